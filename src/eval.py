@@ -1,0 +1,39 @@
+"""Test a run again, from its directory alone."""
+
+import logging
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from leyden import UserError
+from leyden.command import launch
+
+log = logging.getLogger("leyden.eval")
+
+
+def evaluate(cfg: DictConfig) -> dict[str, float]:
+    """The metrics of a run's checkpoint on one split, printed and stored."""
+    from leyden import build, record, runs
+
+    with record.recording(cfg):
+        if cfg.split not in ("train", "val", "test"):
+            raise UserError(f"split={cfg.split} is none; choose train, val or test.")
+        build.switches(cfg)
+        build.check_targets(cfg)
+        datamodule, task = build.data(cfg), build.task(cfg)
+        datamodule.tested = cfg.split
+        trainer = build.trainer(cfg, [])
+        record.begin(cfg, **build.summary(task, trainer, datamodule))
+        metrics = build.evaluate(trainer, task, datamodule, Path(cfg.run))
+        if not metrics:
+            raise UserError(f"The run has no {cfg.split} data.")
+        metrics = {name.replace("test/", f"{cfg.split}/"): value for name, value in metrics.items()}
+        if trainer.is_global_zero:
+            results = {"test": metrics | {"checkpoint": cfg.run}}
+            runs.write_json(Path(cfg.run_dir) / "metrics.json", results)
+            log.info(runs.table(results, Path(cfg.run_dir)))
+    return metrics
+
+
+if __name__ == "__main__":
+    launch(evaluate, "eval")

@@ -1,0 +1,220 @@
+"""From the config to live objects: the only place where something is instantiated."""
+
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import lightning
+import torch
+import torchmetrics
+from hydra.errors import InstantiationException
+from hydra.utils import get_object, instantiate
+from lightning import LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback, Checkpoint, RichProgressBar
+from lightning.pytorch.loggers import Logger
+from lightning.pytorch.profilers import Profiler
+from lightning.pytorch.strategies import Strategy
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.utilities.model_helpers import is_overridden
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import Dataset, Sampler
+from torchvision.transforms import v2
+
+from leyden import UserError, runs
+from leyden.callbacks.keeper import Keeper
+from leyden.callbacks.records import Records
+from leyden.checkpoints import AtomicIO
+from leyden.data.augment import Transform
+
+KINDS = (
+    nn.Module, Optimizer, LRScheduler, LightningDataModule, Dataset, Sampler, Callback, Logger, Profiler, Strategy,
+    torchmetrics.Metric, v2.Transform, Transform, Trainer,
+)  # fmt: skip
+PREFIXES = ("leyden", "torch", "torchvision", "lightning", "torchmetrics")
+FUNCTIONS = {f"leyden.schedules.{name}" for name in ("constant", "cosine", "onecycle", "step")}
+NOISE = (
+    ".*does not have many workers.*",
+    ".*sync_dist=True.*",  # torchmetrics has summed over the ranks already
+    ".*number of training batches.*is smaller than the logging interval.*",
+    ".*AMP with fp16 is not supported on CPU.*",  # said by `trainer` below, and stored
+    ".*Checkpoint directory.*exists and is not empty.*",
+    ".*lr_scheduler.step.*before.*optimizer.step.*",  # fires falsely when a scaler skips its first step
+    ".*isinstance.treespec, LeafSpec.*",
+    ".*across ranks is zero.*",
+    ".*You have overridden .*transfer_batch.*",
+)
+log = logging.getLogger(__name__)
+
+
+# whom to trust
+
+
+def targets(node: Any) -> Iterator[str]:
+    """Each `_target_` of a plain container, however deep."""
+    if isinstance(node, dict):
+        if "_target_" in node:
+            yield str(node["_target_"])
+        node = list(node.values())
+    if isinstance(node, list):
+        for child in node:
+            yield from targets(child)
+
+
+def check_targets(cfg: DictConfig) -> None:
+    """Let a config from a run directory build only classes of the kinds that a run is made of.
+
+    Raises:
+        UserError: a target is something else.
+    """
+    prefixes = (*PREFIXES, *cfg.trusted)
+    for target in targets(OmegaConf.to_container(cfg, resolve=True)):
+        if target in FUNCTIONS:
+            continue
+        allowed = any(target.startswith(f"{prefix}.") for prefix in prefixes)
+        try:
+            found = get_object(target) if allowed else None
+        except Exception as error:  # whatever the import raises: the target is not there
+            raise UserError(f"The stored config wants {target}, which cannot be imported here ({error}).") from error
+        if not (isinstance(found, type) and issubclass(found, KINDS)):
+            raise UserError(
+                f"The stored config wants to build {target}, which is no model, data or part of a trainer that may be "
+                f"trusted; if it is your own, add its package: 'trusted=[{target.split('.')[0]}]'."
+            )
+
+
+# building
+
+
+def make(node: DictConfig, where: str, **keywords: Any) -> Any:
+    """Instantiate one part of the config.
+
+    Raises:
+        UserError: a key that its constructor does not take, a value that is not there, or what it says itself.
+    """
+    try:
+        return instantiate(node, **keywords, _convert_="all")
+    except (InstantiationException, OmegaConfBaseException) as error:
+        cause = error.__cause__ or error
+        if isinstance(cause, UserError):
+            raise cause from error
+        lines = [line for line in str(error).splitlines() if line.strip()]
+        if isinstance(cause, TypeError | MisconfigurationException | ImportError | OmegaConfBaseException):
+            raise UserError(f"{where} cannot be built: {' '.join(str(cause).split()) or lines[0]}.") from error
+        raise
+
+
+def switches(cfg: DictConfig) -> None:
+    """Set what holds for the whole process: seed, threads, precision of products, and less noise."""
+    for name in ("lightning.pytorch", "lightning.fabric", "lightning"):
+        logging.getLogger(name).handlers.clear()
+        logging.getLogger(name).setLevel(logging.WARNING)
+    for pattern in NOISE:
+        warnings.filterwarnings("ignore", pattern)
+    if not torch.cuda.is_available():  # else each optimizer step tries to load NVML again, 200 us
+        os.environ.pop("PYTORCH_NVML_BASED_CUDA_CHECK", None)
+    torch.set_num_threads(threads(cfg))
+    torch.set_float32_matmul_precision(cfg.matmul_precision)
+    lightning.seed_everything(cfg.seed, workers=True, verbose=False)
+
+
+def threads(cfg: DictConfig) -> int:
+    """CPU threads of this process: as asked, else the cores divided among the processes of this machine."""
+    if cfg.threads:
+        return cfg.threads
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
+
+
+def data(cfg: DictConfig) -> LightningDataModule:
+    """The datamodule, with its files looked for from the project."""
+    tree = cfg.copy()
+    tree.data_dir = str(runs.in_project(cfg.data_dir))
+    return make(tree.data, f"data ({cfg.data.get('_target_')})")
+
+
+def facts(cfg: DictConfig, datamodule: LightningDataModule) -> None:
+    """Put what the data says of itself into cfg.facts, from where models and tasks take it.
+
+    Raises:
+        UserError: facts that the config gives are not those of the data.
+    """
+    found = getattr(datamodule, "facts", {})
+    for name, value in (cfg.facts or {}).items():
+        given = OmegaConf.to_container(value) if isinstance(value, DictConfig | ListConfig) else value
+        if name not in found or found[name] != given:
+            raise UserError(f"facts.{name} is {given}, but the data says {found.get(name)}; leave facts out.")
+    cfg.facts = found
+
+
+def task(cfg: DictConfig) -> LightningModule:
+    """The task with its model, optimizer and scheduler in it."""
+    return make(cfg.task, f"task ({cfg.task.get('_target_')})")
+
+
+def watchers(cfg: DictConfig) -> list[Callback]:
+    """The chosen callbacks, and those that are always there."""
+    chosen = [make(node, f"callbacks.{name}") for name, node in group(cfg, "callbacks")]
+    keeper = Keeper(cfg.run_dir, objective=cfg.objective, write=cfg.trainer.enable_checkpointing, **cfg.checkpoint)
+    return [*chosen, keeper, Records(cfg.run_dir, keeper, partial(runs.write_json, Path(cfg.run_dir) / "metrics.json"))]
+
+
+def trainer(cfg: DictConfig, callbacks: list[Callback]) -> Trainer:
+    """The Trainer with these callbacks, and with loggers and profiler.
+
+    Raises:
+        UserError: a combination that Lightning refuses.
+    """
+    bar = cfg.trainer.enable_progress_bar and sys.stdout.isatty()
+    built = make(
+        cfg.trainer,
+        "trainer",
+        callbacks=callbacks + [RichProgressBar(refresh_rate=20)] * bar,
+        logger=[make(node, f"logger.{name}") for name, node in group(cfg, "logger")],
+        profiler=make(cfg.profiler, "profiler") if cfg.get("profiler") else None,
+        plugins=[AtomicIO()],
+        default_root_dir=cfg.run_dir,
+        enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
+        enable_progress_bar=bar,
+    )
+    if built.precision != str(cfg.trainer.precision) and built.is_global_zero:
+        log.warning("precision=%s is not for this device; running in %s.", cfg.trainer.precision, built.precision)
+    return built
+
+
+def group(cfg: DictConfig, name: str) -> Iterator[tuple[str, DictConfig]]:
+    """The parts of a list group; an empty list leaves no key."""
+    return iter((cfg.get(name) or {}).items())
+
+
+def evaluate(
+    trainer: Trainer, task: LightningModule, datamodule: LightningDataModule, weights: Path | None
+) -> dict[str, Any]:
+    """Test the task, with other weights if given; the metrics and the number of samples, empty without test data."""
+    if not (is_overridden("test_step", task) and is_overridden("test_dataloader", datamodule)):
+        return {}
+    found = trainer.test(task, datamodule=datamodule, ckpt_path=weights, weights_only=True, verbose=False)
+    metrics = {name: value for part in found for name, value in part.items()}
+    return metrics | {"samples": getattr(task, "samples", None)} if metrics else {}
+
+
+def summary(task: LightningModule, trainer: Trainer, datamodule: LightningDataModule) -> dict[str, Any]:
+    """What run.json stores of the objects themselves."""
+    batch = getattr(datamodule, "batch_size", None)
+    return {
+        "threads": torch.get_num_threads(),
+        "precision": trainer.precision,
+        "world_size": trainer.world_size,
+        "effective_batch": batch and batch * trainer.world_size * trainer.accumulate_grad_batches,
+        "device": str(trainer.strategy.root_device),
+        "parameters": sum(parameter.numel() for parameter in task.parameters()),
+        "data_fingerprint": getattr(datamodule, "fingerprint", None),
+    }

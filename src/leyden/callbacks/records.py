@@ -1,0 +1,96 @@
+"""What a run leaves to read: a line of the log for each epoch, metrics.csv and metrics.json."""
+
+import csv
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from lightning import LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint
+
+from leyden.callbacks.keeper import Keeper
+
+log = logging.getLogger(__name__)
+
+
+class Table:
+    """A CSV file that may gain columns; the rows up to a step that it holds already are kept."""
+
+    def __init__(self, path: Path, step: int):
+        self.path, self.rows, self.columns = path, [], ["epoch", "step"]
+        if path.exists():
+            with open(path, newline="") as file:
+                self.rows = [row for row in csv.DictReader(file) if int(row["step"]) <= step]
+        self.add_columns([name for row in self.rows for name in row])
+
+    def add_columns(self, names: list[str]) -> None:
+        self.columns += [name for name in dict.fromkeys(names) if name not in self.columns]
+        with open(self.path, "w", newline="") as file:
+            writer = csv.DictWriter(file, self.columns)
+            writer.writeheader()
+            writer.writerows(self.rows)
+
+    def write(self, row: dict[str, Any]) -> None:
+        self.rows.append(row)
+        if set(row) - set(self.columns):
+            self.add_columns(list(row))
+        else:
+            with open(self.path, "a", newline="") as file:
+                csv.DictWriter(file, self.columns).writerow(row)
+
+
+class Records(Checkpoint):
+    """Writes what was logged, on rank 0.
+
+    It is a Checkpoint only because Lightning calls those after the task's own `on_train_epoch_end`, which logs.
+    """
+
+    def __init__(self, directory: str, keeper: Keeper, save: Callable[[dict[str, Any]], None]):
+        self.directory, self.keeper, self.save = Path(directory), keeper, save
+        self.epochal: set[str] = set()  # names that are logged once in an epoch
+        self.metrics: dict[str, Any] = {}
+        self.table: Table | None = None
+
+    def on_train_start(self, trainer: Trainer, task: LightningModule) -> None:
+        self.step, self.batches, self.started = trainer.global_step, 0, time.perf_counter()
+        self.epoch_started = self.started
+        if trainer.is_global_zero:
+            self.table = Table(self.directory / "metrics.csv", self.step)
+
+    def on_train_batch_end(self, trainer: Trainer, task: LightningModule, *_: Any) -> None:
+        self.batches += 1
+        step, every = trainer.global_step, trainer.log_every_n_steps
+        if step // every > self.step // every and self.table:
+            logged = trainer.callback_metrics
+            row = {name: float(logged[name]) for name in logged if name not in self.epochal}
+            row = {name: value for name, value in row.items() if not name.startswith(("val/", "test/"))}
+            self.stepwise = set(row)
+            if row:
+                self.table.write({"epoch": trainer.current_epoch, "step": step} | row)
+        self.step = step
+
+    def on_train_epoch_end(self, trainer: Trainer, task: LightningModule) -> None:
+        logged = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        self.epochal |= set(logged) - getattr(self, "stepwise", set())
+        logged = {name: value for name, value in logged.items() if name in self.epochal}
+        if self.table:
+            self.table.write({"epoch": trainer.current_epoch, "step": trainer.global_step} | logged)
+        self.metrics |= {
+            "train": {name: value for name, value in logged.items() if name.startswith("train/")},
+            "val": {name: value for name, value in logged.items() if name.startswith("val/")},
+            "best": self.keeper.best,
+            "seconds": round(time.perf_counter() - self.started, 3),
+            "samples_per_second": round(self.rate(trainer), 1),
+        }
+        if trainer.is_global_zero:
+            self.save(self.metrics)
+            last = f"/{trainer.max_epochs}" if trainer.max_epochs and trainer.max_epochs > 0 else ""
+            values = "  ".join(f"{name} {value:.4g}" for name, value in logged.items())
+            log.info("epoch %d%s  %s  %.0f samples/s", trainer.current_epoch + 1, last, values, self.rate(trainer))
+
+    def rate(self, trainer: Trainer) -> float:
+        """Training samples per second of all ranks, validation and saving included."""
+        size = getattr(trainer.train_dataloader, "batch_size", None) or 1
+        return self.batches * size * trainer.world_size / (time.perf_counter() - self.started)

@@ -1,0 +1,1 @@
+"""One LightningDataModule, and a file for each data set."""

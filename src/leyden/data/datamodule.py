@@ -1,0 +1,249 @@
+"""The LightningDataModule: splits, folds, loaders and facts of whatever `read` returns."""
+
+import hashlib
+import os
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+from lightning import LightningDataModule
+from torch import Tensor
+from torch.utils.data import DataLoader
+from torchvision.transforms import v2
+
+from leyden import UserError, exact
+from leyden.data.augment import Augment, Transform
+from leyden.data.samples import Sequences, Tensors, to_float, whole
+
+SPLITS = ("train", "val", "test")
+FEW = 1000  # transformed samples that mean and std are measured on
+
+
+class DataModule(LightningDataModule):
+    """A data set is a subclass with `read`; conf/data/_loader.yaml explains the arguments.
+
+    A batch is (x, y). x: float of B x shape, pictures in 0..1; for sequences a pair of values, B x T x F padded with
+    zeros, and lengths, B. y: int64 classes of B, or float targets of B.
+    """
+
+    allow_zero_length_dataloader_with_multiple_devices = True
+    classes: list[str] | None = None  # names, where the data has them
+    tested = "test"  # the split that Trainer.test runs on
+
+    def __init__(
+        self,
+        batch_size: int = 64,
+        num_workers: int | str = "auto",
+        pin_memory: bool | str = "auto",
+        drop_last: bool | str = "auto",
+        val_fraction: float = 0.15,
+        test_fraction: float = 0.15,
+        fold: int | None = None,
+        folds: int = 5,
+        split_seed: int = 0,
+        seed: int = 0,
+        balanced: bool = False,
+        augment: list[Transform] | None = None,
+        train_transforms: list[v2.Transform] | None = None,
+        eval_transforms: list[v2.Transform] | None = None,
+    ):
+        super().__init__()
+        self.batch_size, self.num_workers, self.pin_memory = batch_size, num_workers, pin_memory
+        self.drop_last, self.balanced, self.seed = drop_last, balanced, seed
+        self.val_fraction, self.test_fraction, self.split_seed = val_fraction, test_fraction, split_seed
+        self.fold, self.folds = fold, folds
+        self.augment = Augment(augment or [], seed)
+        self.transforms = {"train": train_transforms or [], "val": eval_transforms or [], "test": eval_transforms or []}
+        if fold is not None and not 0 <= fold < folds:
+            raise UserError(f"data.fold={fold} is none of data.folds={folds}; folds count from 0.")
+
+    def read(self, split: str) -> tuple[Tensor | list[Tensor], Tensor] | None:
+        """x and y of train, val or test; None where the data has no such split and it is cut from train."""
+        raise NotImplementedError
+
+    @property
+    def title(self) -> str:
+        return type(self).__name__
+
+    # splits
+
+    @cached_property
+    def splits(self) -> dict[str, Tensors | Sequences]:
+        """The data of train, val and test.
+
+        Raises:
+            UserError: there is nothing to train on, or what is there is not what a class or a target can be.
+        """
+        found = {split: self.samples(split) for split in SPLITS}
+        train = found["train"]
+        if train is None or len(train) == 0:
+            raise UserError(f"{self.title} has no training samples; check its files or its size.")
+        cut = self.cut(train.y, found["val"] is None, found["test"] is None)
+        none = torch.tensor([], dtype=torch.int64)
+        splits = {split: train.subset(cut[split]) if split in cut else found[split] for split in SPLITS}
+        splits = {split: train.subset(none) if samples is None else samples for split, samples in splits.items()}
+        if len(splits["train"]) == 0:
+            raise UserError(f"{self.title} has no training samples left; lower data.val_fraction or data.test_fraction.")
+        for split, samples in splits.items():
+            if isinstance(samples, Tensors):
+                samples.transforms, samples.seed = self.transforms[split], self.seed
+        return splits
+
+    def samples(self, split: str) -> Tensors | Sequences | None:
+        pair = self.read(split)
+        return pair and (Sequences(*pair) if isinstance(pair[0], list) else Tensors(*pair))
+
+    def cut(self, y: Tensor, val: bool, test: bool) -> dict[str, Tensor]:
+        """The indices of each split that comes out of the training data; all of them are disjoint."""
+        order = spread(y, self.split_seed)
+        tests = round(len(y) * self.test_fraction) if test else 0
+        start, stop, rest = 0, round(len(y) * self.val_fraction) if val else 0, order[tests:]
+        if self.fold is not None:
+            start, stop = (len(rest) * edge // self.folds for edge in (self.fold, self.fold + 1))
+        parts = {"train": torch.cat([rest[:start], rest[stop:]]), "val": rest[start:stop], "test": order[:tests]}
+        return {name: part.sort().values for name, part in parts.items() if len(part) or name == "train"}
+
+    # facts
+
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        """What models and tasks need to know of the data; plain values only.
+
+        Raises:
+            UserError: labels outside the classes.
+        """
+        train = self.splits["train"]
+        return self.facts_of_x(train) | (facts_of_targets if train.y.is_floating_point() else self.facts_of_classes)(train.y)
+
+    def facts_of_x(self, train: Tensors | Sequences) -> dict[str, Any]:
+        x = torch.cat(train.x) if isinstance(train, Sequences) else train.x
+        if isinstance(train, Tensors) and (shown := self.transforms["val"] or self.transforms["train"]):
+            some = spread(train.y, 0)[:FEW].tolist()
+            x = torch.stack([Tensors(train.x[some], train.y[some], shown, 0)[i][0] for i in range(len(some))])
+        kind = "sequence" if isinstance(train, Sequences) else "image" if x.dim() == 4 else "table"
+        mean, std = moments(x)
+        return {"kind": kind, "shape": list(x.shape[1:]), "mean": mean, "std": std}
+
+    def facts_of_classes(self, y: Tensor) -> dict[str, Any]:
+        labels = torch.cat([samples.y for samples in self.splits.values() if len(samples)])
+        classes = self.classes or [str(label) for label in range(int(labels.max()) + 1)]
+        if int(labels.min()) < 0 or int(labels.max()) >= len(classes):
+            raise UserError(
+                f"{self.title} has labels from {int(labels.min())} to {int(labels.max())}, "
+                f"but its {len(classes)} classes need labels from 0 to {len(classes) - 1}."
+            )
+        counts = y.bincount(minlength=len(classes)).tolist()
+        return {"outputs": len(classes), "classes": classes, "counts": counts}
+
+    @property
+    def padding(self) -> float | None:
+        train = self.splits["train"]
+        return train.padding(self.draw(train)(0), self.batch_size) if isinstance(train, Sequences) else None
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The sha256 of all samples, to tell whether two runs saw the same data."""
+        digest = hashlib.sha256()
+        for split in SPLITS:
+            samples = self.splits[split]
+            for part in (*(samples.x if isinstance(samples.x, list) else [samples.x]), samples.y):
+                digest.update(part.contiguous().numpy())
+        return digest.hexdigest()
+
+    # loaders
+
+    def loader(self, split: str, shuffle: bool = False) -> DataLoader:
+        """The batches of one rank; shuffled ones come in an order of their own in each epoch."""
+        samples, trainer = self.splits[split], self.trainer
+        rank, world = (trainer.global_rank, trainer.world_size) if trainer else (0, 1)
+        order = exact.Order(len(samples), rank, world, self.draw(samples) if shuffle else None)
+        drop_last = len(order) > self.batch_size if self.drop_last == "auto" else self.drop_last
+        workers = self.workers(samples)
+        return DataLoader(
+            samples,
+            batch_size=self.batch_size,
+            sampler=order,
+            collate_fn=whole,
+            drop_last=drop_last and shuffle,
+            num_workers=workers,
+            persistent_workers=workers > 0,
+            prefetch_factor=2 if workers else None,
+            pin_memory=self.accelerated if self.pin_memory == "auto" else self.pin_memory,
+        )
+
+    def draw(self, samples: Tensors | Sequences) -> partial:
+        """The order of an epoch, as a function of the epoch."""
+        if self.balanced:
+            return partial(exact.balanced, samples.y, self.seed)
+        if isinstance(samples, Sequences):
+            return partial(exact.bucketed, samples.lengths, self.batch_size, self.seed)
+        return partial(exact.shuffled, len(samples), self.seed)
+
+    def workers(self, samples: Tensors | Sequences) -> int:
+        """Loader processes: none for data in memory, where they only cost."""
+        if self.num_workers != "auto":
+            return self.num_workers
+        if isinstance(samples, Sequences) or not samples.transforms:
+            return 0
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
+
+    @property
+    def accelerated(self) -> bool:
+        return self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
+
+    def train_dataloader(self) -> DataLoader:
+        return self.loader("train", shuffle=True)
+
+    def val_dataloader(self) -> DataLoader | list:
+        return self.loader("val") if len(self.splits["val"]) else []
+
+    def test_dataloader(self) -> DataLoader | list:
+        return self.loader(self.tested) if len(self.splits[self.tested]) else []
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        x, y, keys = batch
+        if isinstance(x, Tensor):
+            x = to_float(x)
+            if self.augment.transforms and self.trainer.training:
+                x = self.augment(x, keys % len(self.splits["train"]), self.trainer.current_epoch)
+        return x, y
+
+
+def spread(y: Tensor, seed: int) -> Tensor:
+    """An order in which each slice holds the classes in their shares: int64 of the length of y.
+
+    Each sample of a class of n gets a random place (i + 1/2) / n of its own, and all samples are sorted by place.
+    """
+    order = exact.shuffled(len(y), seed)
+    if y.is_floating_point():
+        return order
+    place = torch.empty(len(y), dtype=torch.float64)
+    for label in y.unique():
+        members = (y[order] == label).nonzero().squeeze(1)
+        place[members] = (torch.arange(len(members), dtype=torch.float64) + 0.5) / len(members)
+    return order[place.argsort(stable=True)]
+
+
+def facts_of_targets(y: Tensor) -> dict[str, Any]:
+    y = y.double().reshape(len(y), -1)
+    std = y.std(0, correction=0)
+    return {
+        "outputs": y.shape[1],
+        "target_mean": y.mean(0).tolist(),
+        "target_std": torch.where(std > 0, std, 1.0).tolist(),
+    }
+
+
+def moments(x: Tensor) -> tuple[list[float], list[float]]:
+    """Mean and standard deviation of each channel (dimension 1) in the scale of `to_float`."""
+    channels = x.transpose(0, 1).flatten(1)
+    if x.dtype == torch.uint8:  # by counting: exact, and the same bits for any number of threads
+        values = torch.arange(256, dtype=torch.float64) / 255
+        weights = torch.stack([channel.bincount(minlength=256) for channel in channels]).double()
+        weights /= weights.sum(1, keepdim=True)
+        mean = weights @ values
+        std = (weights @ values.square() - mean.square()).clamp(min=0).sqrt()
+    else:
+        mean, std = channels.double().mean(1), channels.double().std(1, correction=0)
+    return mean.tolist(), torch.where(std > 0, std, 1.0).tolist()

@@ -1,0 +1,24 @@
+"""Random pictures of any shape, for speed and tests."""
+
+import torch
+from torch import Tensor
+
+from leyden.data.datamodule import DataModule
+
+
+class Fake(DataModule):
+    """Noise with a faint pattern of its class, so that a model can learn something."""
+
+    def __init__(self, shape: list[int], num_classes: int = 10, num_samples: int = 1000, **loader):
+        super().__init__(**loader)
+        self.shape, self.num_samples = shape, num_samples
+        self.classes = [str(label) for label in range(num_classes)]
+
+    def read(self, split: str) -> tuple[Tensor, Tensor] | None:
+        if split != "train":
+            return None
+        source = torch.Generator().manual_seed(0)
+        noise = torch.randint(0, 192, (self.num_samples, *self.shape), generator=source, dtype=torch.uint8)
+        patterns = torch.randint(0, 64, (len(self.classes), *self.shape), generator=source, dtype=torch.uint8)
+        labels = torch.arange(self.num_samples) % len(self.classes)
+        return noise + patterns[labels], labels

@@ -1,0 +1,28 @@
+"""The digits of scikit-learn as sequences of their inked pixels: real data of naturally different lengths."""
+
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor
+
+from leyden.data.datamodule import DataModule
+
+
+class Ink(DataModule):
+    """Sequences of T x 3: row and column in 0..7 and ink in 0..1 of each pixel that has any, in scan order.
+
+    The labels are those of `digits`, and so are the splits.
+    """
+
+    classes = [str(digit) for digit in range(10)]
+
+    def read(self, split: str) -> tuple[list[Tensor], Tensor] | None:
+        if split != "train":
+            return None
+        source = load_digits()
+        return [inked(torch.tensor(picture) / 16) for picture in source.images], torch.tensor(source.target)
+
+
+def inked(picture: Tensor) -> Tensor:
+    """H x W -> T x 3."""
+    rows, columns = picture.nonzero(as_tuple=True)
+    return torch.stack([rows, columns, picture[rows, columns]], 1).float()

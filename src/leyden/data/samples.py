@@ -1,0 +1,82 @@
+"""Samples in memory: a batch of them is one index operation."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import Dataset
+from torchvision.transforms import v2
+
+from leyden import exact
+
+
+def to_float(x: Tensor) -> Tensor:
+    """A raw batch as float: uint8 becomes 0..1, float stays."""
+    return x.float() / 255 if x.dtype == torch.uint8 else x
+
+
+def whole(batch: Any) -> Any:
+    """The collate function of samples that make their batches themselves."""
+    return batch
+
+
+class Tensors(Dataset):
+    """Samples of one shape; with transforms (of torchvision, one sample at a time) each in a worker of its own.
+
+    A key is epoch * length + index, as `exact.Order` gives it; a batch is (x, y, keys).
+    """
+
+    def __init__(self, x: Tensor, y: Tensor, transforms: Sequence[Callable[[Tensor], Tensor]] = (), seed: int = 0):
+        self.x, self.y, self.transforms, self.seed = x, y, list(transforms), seed
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __getitem__(self, key: int) -> tuple[Any, ...]:
+        x, y, keys = self.__getitems__([key])
+        return x[0], y[0], keys[0]
+
+    def __getitems__(self, keys: list[int]) -> tuple[Any, ...]:
+        key = torch.tensor(keys)
+        index = key % len(self)
+        if self.transforms:
+            x = torch.stack([self.transform(self.x[i], k) for i, k in zip(index.tolist(), keys, strict=True)])
+        else:
+            x = self.x[index]
+        return x, self.y[index], key
+
+    def transform(self, x: Tensor, key: int) -> Tensor:
+        with exact.seeded(self.seed, key):
+            for transform in self.transforms:
+                x = transform(to_float(x) if isinstance(transform, v2.Normalize) else x)
+        return torch.as_tensor(x).as_subclass(Tensor)
+
+    def subset(self, index: Tensor) -> "Tensors":
+        return Tensors(self.x[index], self.y[index], self.transforms, self.seed)
+
+
+class Sequences(Dataset):
+    """Sequences of T x F of different length T; a batch is ((B x T x F padded with zeros, lengths B), y, keys)."""
+
+    def __init__(self, x: list[Tensor], y: Tensor):
+        self.x, self.y = x, y
+        self.lengths = torch.tensor([len(sequence) for sequence in x])
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __getitems__(self, keys: list[int]) -> tuple[Any, ...]:
+        key = torch.tensor(keys)
+        index = key % len(self)
+        values = pad_sequence([self.x[i] for i in index.tolist()], batch_first=True)
+        return (values, self.lengths[index]), self.y[index], key
+
+    def padding(self, order: Tensor, batch: int) -> float:
+        """The share of the values in the batches of an order that are zeros after the ends of sequences."""
+        parts = self.lengths[order].split(batch)
+        return 1 - sum(int(part.sum()) for part in parts) / sum(len(part) * int(part.max()) for part in parts)
+
+    def subset(self, index: Tensor) -> "Sequences":
+        return Sequences([self.x[i] for i in index.tolist()], self.y[index])

@@ -1,0 +1,1 @@
+"""Architectures: plain modules of plain arguments."""

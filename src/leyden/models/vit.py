@@ -1,0 +1,37 @@
+"""A vision transformer for small images (Dosovitskiy et al. 2021, arXiv:2010.11929)."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from leyden.models import shape
+from leyden.models.attention import Block
+
+
+class ViT(nn.Module):
+    """Attention over patches, then their mean: B, C, H, W -> B x num_classes; H and W are those of `in_shape`."""
+
+    def __init__(
+        self,
+        in_shape: Sequence[int],
+        num_classes: int,
+        patch: int = 4,
+        width: int = 64,
+        layers: int = 4,
+        heads: int = 4,
+        dropout: float = 0.1,
+    ):
+        super().__init__()
+        planes, height, width_px = shape.picture(in_shape)
+        # Zeros at the right and the bottom make whole patches of any size.
+        pad = nn.ZeroPad2d((0, -width_px % patch, 0, -height % patch))
+        self.embed = nn.Sequential(pad, nn.Conv2d(planes, width, patch, stride=patch), nn.Flatten(2))
+        self.positions = nn.Parameter(torch.randn(-(-height // patch) * -(-width_px // patch), width) * 0.02)
+        self.dropout = nn.Dropout(dropout)
+        self.body = nn.Sequential(*(Block(width, heads, dropout) for _ in range(layers)), nn.LayerNorm(width))
+        self.head = nn.Linear(width, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = self.dropout(self.embed(x).transpose(1, 2) + self.positions)
+        return self.head(self.body(tokens).mean(1))

@@ -1,0 +1,240 @@
+"""One process per device: the job process starts them from the composed config and waits; it never trains itself."""
+
+import contextlib
+import faulthandler
+import inspect
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+from omegaconf import DictConfig, OmegaConf
+
+from leyden import UserError
+
+GRACE = 10  # seconds that the other ranks get to end by themselves after one has failed
+LAG = 600  # seconds that they may work on after one has finished: as long as a collective waits
+SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1") if hasattr(signal, name)]
+
+
+class RankError(RuntimeError):
+    """A rank failed: which one, how it ended and the last lines that it wrote."""
+
+
+def count(trainer: DictConfig) -> int:
+    """Processes to start on this machine; 1: train in this process. Raises UserError for devices that are not there."""
+    chosen, accelerator = _chosen(trainer.devices), trainer.accelerator
+    if trainer.num_nodes > 1 and not outside():
+        command = f"torchrun --nnodes={trainer.num_nodes} --nproc-per-node={len(chosen) if chosen else 'auto'}"
+        command += f" --rdzv-backend=c10d --rdzv-endpoint=<first machine>:29500 {' '.join(sys.orig_argv[1:])}"
+        raise UserError(f"trainer.num_nodes={trainer.num_nodes} needs a start on each machine: type `{command}` there")
+    there = _gpus(accelerator, max(chosen) + 1 if chosen else None)
+    if not there and accelerator in ("gpu", "cuda"):
+        raise UserError(f"trainer.accelerator={accelerator}, but there is no GPU: type trainer.accelerator=cpu")
+    if chosen is None:  # without a GPU ddp means two processes, so that the same command works anywhere
+        return there or (2 if "ddp" in str(trainer.strategy).lower() else 1)
+    if 0 < there <= max(chosen):
+        raise UserError(f"trainer.devices={trainer.devices}, but GPUs here: {there}; type trainer.devices={there}")
+    return len(chosen)
+
+
+def _chosen(devices: Any) -> list[int] | range | None:
+    """The devices by index, None for all: 2, "2", [0, 1], "0,1", "auto", -1."""
+    text = str(devices)
+    if text in ("auto", "-1", "None"):
+        return None
+    if not re.fullmatch(r"[1-9]\d*|\[\d+(, ?\d+)*\]|\d+(, ?\d+)+|\d+,", text):
+        raise UserError(f"trainer.devices={devices} names no devices: type a number, auto or a list like [0,1]")
+    return range(int(text)) if text.isdecimal() else [int(index) for index in re.findall(r"\d+", text)]
+
+
+def _gpus(accelerator: str, enough: int | None) -> int:
+    """GPUs that a run may take; torch is asked only where the system's list does not show enough."""
+    if accelerator == "mps" or (accelerator == "gpu" and sys.platform == "darwin"):
+        return 1
+    if accelerator not in ("auto", "gpu", "cuda"):
+        return 0
+    plugged = ",".join(path.name for path in Path("/dev").glob("nvidia[0-9]*"))
+    listed = sum(name[:1] not in ("", "-") for name in os.environ.get("CUDA_VISIBLE_DEVICES", plugged).split(","))
+    if enough and (listed >= enough or (accelerator == "auto" and not listed)):
+        return listed
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def outside() -> bool:
+    """Whether torchrun or srun started this process as a rank."""
+    slurm = "SLURM_PROCID" in os.environ and int(os.environ.get("SLURM_NTASKS", 1)) > 1
+    return not entered() and (slurm or {"RANK", "WORLD_SIZE"} <= os.environ.keys())
+
+
+class Rank(subprocess.Popen):
+    """A rank as the job process sees it: in a session of its own, holding a pipe that ends with the job."""
+
+    def __init__(self, number: int, script: str, env: dict[str, str], lifeline: int):
+        self.number, self.private = number, Path(env["LEYDEN_RANK_DIR"])
+        self.log = self.private.parent / (f"rank{number}.log" if number else "train.log")
+        pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "pass_fds": [lifeline], "start_new_session": True}
+        env = env | {"RANK": str(number), "LOCAL_RANK": str(number), "LEYDEN_RANK_PIPE": str(lifeline)}
+        with self.log.open("wb") if number else contextlib.nullcontext() as out:
+            super().__init__([sys.executable, "-u", script], env=env, stdout=out, stderr=out, **pipes)
+
+    def kill(self) -> None:
+        """Kill it and the workers that it started."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # all gone
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def left(self) -> dict[str, Any]:
+        """What it left: its value, or a mistake (the sentence of a UserError), or an error and its time, or nothing."""
+        file = self.private / f"{self.number}.json"
+        return json.loads(file.read_text("utf-8") or "{}") if file.exists() else {}
+
+    def fate(self) -> str:
+        """How it ended, and its last lines."""
+        error = self.left().get("error")
+        status = 1 if error else self.returncode  # it may have been killed while it was leaving
+        how = f"left with status {status}" + " before the end" * (status == 0)
+        if status < 0:
+            how = f"was ended by signal {-status} ({signal.strsignal(-status)})"
+        log = self.log.read_text("utf-8", "replace") if self.log.exists() else ""
+        return "\n".join([f"rank {self.number} {how}", *(error or log).splitlines()[-20:]])
+
+
+def start(function: Callable[[DictConfig], Any], cfg: DictConfig, run_dir: Path, processes: int) -> Any:
+    """Run function(cfg) in new processes, one per rank, and wait; returns what rank 0 returned, through JSON.
+
+    Raises UserError where a rank did, SystemExit(128 + signal) after a signal, RankError for any other bad end.
+    """
+    private, script = Path(run_dir).absolute() / ".ranks", os.path.abspath(inspect.getfile(inspect.unwrap(function)))
+    shutil.rmtree(private, ignore_errors=True)  # of a job that was killed
+    private.mkdir(parents=True)
+    cfg = cfg.copy()
+    if not isinstance(_chosen(cfg.trainer.devices), list) or not _gpus(cfg.trainer.accelerator, None):
+        OmegaConf.update(cfg, "trainer.devices", processes)  # a list of GPUs stays: it says which ones
+    OmegaConf.save(cfg, private / "config.yaml")
+    ranks, received, pipe = [], [], os.pipe()
+    catch = SIGNALS if threading.current_thread() is threading.main_thread() else []  # others may not
+    before = {number: signal.signal(number, lambda number, _: received.append(number)) for number in catch}
+    try:
+        with _port() as twin:
+            # torchrun's variables; the run id makes Lightning read them also inside a SLURM job.
+            port = twin.getsockname()[1]
+            words = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": f"leyden-{port}"}
+            words |= {"WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes, "GROUP_RANK": 0, "GROUP_WORLD_SIZE": 1}
+            env = os.environ | {key: str(word) for key, word in words.items()} | {"LEYDEN_RANK_DIR": str(private)}
+            sys.stdout.flush()
+            for number in range(processes):
+                ranks.append(Rank(number, script, env, lifeline=pipe[0]))
+            return _outcome(ranks, _wait(ranks, received), received)
+    finally:
+        for rank in ranks:
+            if rank.poll() is None:
+                rank.kill()
+                rank.wait()
+            if rank.number and not rank.log.read_bytes().strip():
+                rank.log.unlink()
+        for number, handler in before.items():
+            signal.signal(number, handler or signal.SIG_DFL)
+        for end in pipe:
+            os.close(end)
+        shutil.rmtree(private, ignore_errors=True)
+
+
+def _port() -> socket.socket:
+    """A UDP socket whose number is free for TCP, too: while it is open, no other job takes that number."""
+    for number in range(20_000 + os.getpid() % 10_000, 32_000):  # systems give away higher ones by themselves
+        twin = socket.socket(type=socket.SOCK_DGRAM)
+        with contextlib.suppress(OSError), socket.socket() as probe:  # taken: the next one
+            probe.bind(("", number))
+            twin.bind(("127.0.0.1", number))
+            return twin
+        twin.close()
+    raise RuntimeError("no TCP port between 20000 and 32000 is free")
+
+
+def _wait(ranks: list[Rank], received: list[int]) -> Rank | None:
+    """Wait until all are gone, pass a signal on, kill those that do not follow; returns the first that went wrong."""
+    running, culprit, deadline, passed = list(ranks), None, float("inf"), False
+    while running:
+        for rank in [rank for rank in running if rank.poll() is not None]:
+            running.remove(rank)
+            rank.kill()  # what is left of its workers
+            fine = rank.returncode == 0 and "value" in rank.left()  # a status of 0 alone may be an early end
+            culprit = culprit or (None if fine else rank)
+            deadline = min(deadline, time.monotonic() + (LAG if fine or rank.returncode - 128 in SIGNALS else GRACE))
+        if received and not passed:
+            for rank in running:
+                rank.send_signal(received[0])
+            passed = True
+            time.sleep(1)
+            del received[1:]  # `timeout` signals a process and then its group: that is one signal
+        late = time.monotonic() > deadline
+        if late and running and not culprit:
+            raise RankError(f"rank {running[0].number} was still running {LAG} s after another rank had finished")
+        for rank in running if late or len(received) > 1 else []:
+            rank.kill()
+        time.sleep(0.05)
+    return culprit
+
+
+def _outcome(ranks: list[Rank], culprit: Rank | None, received: list[int]) -> Any:
+    """Rank 0's value, or the error that the ranks' ends amount to."""
+    for rank in ranks:
+        if mistake := rank.left().get("mistake"):
+            raise UserError(mistake)
+    stop = max(-culprit.returncode, culprit.returncode - 128) if culprit else 0  # the signal it died of or obeyed
+    if received and (not culprit or stop in SIGNALS or len(received) > 1):
+        stop = received[0]
+    if stop in SIGNALS:
+        raise SystemExit(128 + stop)
+    if culprit and "error" in culprit.left():  # the first to leave need not be the first that failed
+        culprit = min(ranks, key=lambda rank: rank.left().get("time", float("inf")))
+    if culprit:
+        raise RankError(culprit.fate())
+    return ranks[0].left()["value"]
+
+
+def entered() -> bool:
+    """Whether this process is a rank that start() has started."""
+    return "LEYDEN_RANK_DIR" in os.environ
+
+
+def enter(function: Callable[[DictConfig], Any]) -> NoReturn:
+    """Be a rank: run function(cfg) on the stored config, leave a value or an error for the job process, exit."""
+    private, number = Path(os.environ["LEYDEN_RANK_DIR"]), os.environ["RANK"]
+
+    def watch() -> None:
+        os.read(int(os.environ["LEYDEN_RANK_PIPE"]), 1)  # until the job process, which holds the other end, is gone
+        os.kill(0, signal.SIGKILL)  # 0: this rank's workers, too
+
+    threading.Thread(target=watch, daemon=True).start()
+    cfg = OmegaConf.load(private / "config.yaml")
+    assert isinstance(cfg, DictConfig)
+    OmegaConf.set_struct(cfg, True)  # as Hydra does
+    try:
+        left, status = {"value": function(cfg)}, 0
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
+    except UserError as mistake:
+        left, status = {"mistake": str(mistake)}, 2
+    except Exception:
+        left, status = {"error": traceback.format_exc(), "time": time.time()}, 1
+        print(left["error"], file=sys.stderr)
+    (private / f"{number}.json").write_text(json.dumps(left, default=float), "utf-8")
+    distributed = sys.modules.get("torch.distributed")
+    if status:  # a process group in the middle of a collective may never end
+        faulthandler.dump_traceback_later(5, exit=True)
+    elif distributed and distributed.is_available() and distributed.is_initialized():
+        distributed.destroy_process_group()
+    sys.exit(status)

@@ -1,0 +1,138 @@
+"""What a run says of itself while it lives: run.json, train.log, and what it was built from."""
+
+import logging
+import os
+import platform
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from leyden.runs import PROJECT, now, update
+
+PACKAGES = ("torch", "lightning", "torchvision", "torchmetrics", "hydra-core", "tensorboard", "onnx", "numpy")
+PATCH_LIMIT = 2**20  # bytes of an untracked file that changes.patch takes in
+
+
+@contextmanager
+def recording(cfg: DictConfig) -> Iterator[None]:
+    """Keep run.json true from the start to the end, and train.log with it; in ranks above 0 do nothing."""
+    if int(os.environ.get("RANK", 0)) > 0:
+        with logging_to(None):
+            yield
+        return
+    directory = Path(cfg.run_dir)
+    with logging_to(directory / "train.log"), interruptible():
+        update(directory, status="running", reason=None, started=now(), ended=None, **origin(cfg))
+        try:
+            yield
+        except SystemExit as error:
+            name = signal.Signals(error.code - 128).name if isinstance(error.code, int) and error.code > 128 else "exit"
+            update(directory, status="stopped", reason=name, ended=now())
+            raise
+        except BaseException as error:
+            update(directory, status="failed", reason=f"{type(error).__name__}: {error}", ended=now())
+            logging.getLogger("leyden.file").error("failed", exc_info=True)
+            raise
+        update(directory, status="finished", ended=now())
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Make SIGTERM and SIGINT leave as SystemExit(128 + signal), wherever the run is."""
+
+    def leave(number: int, frame: Any) -> None:
+        raise SystemExit(128 + number)
+
+    try:
+        before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGINT)}
+    except ValueError:  # not in the main thread, where Python takes no handlers
+        before = {}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def logging_to(path: Path | None) -> Iterator[None]:
+    """Plain lines on the screen, and with their time in the file; the logger leyden.file speaks to the file only."""
+    root, silent = logging.getLogger(), logging.getLogger("leyden.file")
+    before, level = root.handlers[:], root.level
+    screen = logging.StreamHandler(sys.stdout)
+    screen.addFilter(lambda entry: entry.name.startswith("leyden") or entry.levelno >= logging.WARNING)
+    root.handlers, silent.propagate = [screen], False
+    if path:
+        file = logging.FileHandler(path, encoding="utf-8")
+        file.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+        root.addHandler(file)
+        silent.addHandler(file)
+    root.setLevel(logging.INFO)
+    logging.captureWarnings(True)
+    try:
+        yield
+    finally:
+        logging.captureWarnings(False)
+        root.handlers, silent.handlers = before, []
+        root.setLevel(level)
+        if path:
+            file.close()
+
+
+def origin(cfg: DictConfig) -> dict[str, Any]:
+    """Where a run comes from: command, seed, code, versions, machine."""
+    return {
+        "command": shlex.join(["python", *sys.argv]),
+        "seed": cfg.get("seed"),
+        "tags": list(cfg.get("tags") or []),
+        "note": cfg.get("note"),
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "commit": git("rev-parse", "--verify", "-q", "HEAD").strip() or None,
+        "versions": {"python": platform.python_version()} | {name: version(name) for name in PACKAGES},
+        "hardware": {"machine": platform.machine(), "system": platform.platform(), "cores": os.cpu_count()},
+    }
+
+
+def version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def git(*arguments: str) -> str:
+    """What a git command prints in the project; nothing where there is no git or no repository."""
+    try:
+        result = subprocess.run(["git", "-C", str(PROJECT), *arguments], capture_output=True, text=True, errors="replace")
+    except OSError:
+        return ""
+    return result.stdout
+
+
+def changes() -> str:
+    """The uncommitted changes of the project as a patch, untracked files under src and conf with them."""
+    untracked = git("ls-files", "--others", "--exclude-standard", "-z", "src", "conf").split("\0")
+    small = [name for name in untracked if name and (PROJECT / name).stat().st_size <= PATCH_LIMIT]
+    return git("diff", "HEAD") + "".join(git("diff", "--no-index", "--", os.devnull, name) for name in small)
+
+
+def begin(cfg: DictConfig, **fields: Any) -> None:
+    """Store what the run is built from, once it is known: the tree with its facts, the changes, and `fields`."""
+    if int(os.environ.get("RANK", 0)) > 0:
+        return
+    directory, tree = Path(cfg.run_dir), cfg.copy()
+    tree.run_dir = None  # so that a run can be moved
+    OmegaConf.save(tree, directory / "config.yaml")
+    if patch := changes():
+        (directory / "changes.patch").write_text(patch, encoding="utf-8")
+    update(directory, **fields)

@@ -1,0 +1,166 @@
+"""What classification and regression share: the step, the epoch's numbers, optimizer and schedule."""
+
+import inspect
+import logging
+from functools import partial
+from typing import Any
+
+import torch
+from lightning import LightningModule
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
+from torchmetrics import MetricCollection
+
+from leyden import UserError
+
+log = logging.getLogger(__name__)
+
+
+class Supervised(LightningModule):
+    """Learns y from x; a child names its metrics and says what it counts in training.
+
+    Args:
+        model: x as preprocessed -> outputs
+        preprocess: float batch -> what the model sees
+        loss: (outputs, y) -> the mean over the batch
+        optimizer: partial of a torch optimizer
+        scheduler: partial of a torch scheduler, or of a factor (step, total) -> share of the rate
+        metrics: of (preds, y), logged for val and test under their names
+        monitor: what a plateau scheduler watches
+        l1: weight of the L1 norm of the decayed parameters
+        compile: torch.compile the model in place
+    """
+
+    counted: tuple[str, ...] = ()  # names of what `count` counts, besides the loss
+
+    def __init__(
+        self,
+        model: nn.Module,
+        preprocess: nn.Module,
+        loss: nn.Module,
+        optimizer: partial,
+        scheduler: partial,
+        metrics: MetricCollection,
+        monitor: str = "val/loss",
+        l1: float = 0.0,
+        compile: bool = False,
+    ):
+        super().__init__()
+        self.model, self.preprocess, self.loss = model, preprocess, loss
+        self.optimizer, self.scheduler, self.monitor, self.l1 = optimizer, scheduler, monitor, l1
+        for split in ("val", "test"):
+            setattr(self, f"{split}_metrics", metrics.clone(prefix=f"{split}/"))
+        self.sums: dict[str, Tensor] = {}  # of the running epoch of each split
+        self.samples = 0  # of the last evaluation
+        if compile:
+            self.model.compile()
+
+    def forward(self, x: Any) -> Tensor:
+        return self.model(self.preprocess(x))
+
+    # one step
+
+    def step(self, batch: Any) -> tuple[Tensor, Tensor, Tensor]:
+        """The loss (mean over the batch), the model's outputs and y."""
+        x, y = batch
+        outputs = self(x)
+        return self.loss(outputs, y), outputs, y
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss, outputs, y = self.step(batch)
+        self.add("train", loss, outputs, y)
+        if (self.trainer.global_step + 1) % self.trainer.log_every_n_steps == 0:
+            self.log("train/loss_step", loss.detach())
+            self.log("lr", self.trainer.optimizers[0].param_groups[0]["lr"])
+        return loss + self.l1 * sum(p.abs().sum() for p in self.decayed()) if self.l1 else loss
+
+    def add(self, split: str, loss: Tensor, outputs: Tensor, y: Tensor) -> None:
+        """Sum up on the device: to read a number at each step would make the host wait for it."""
+        parts = [loss.detach() * len(y), loss.new_tensor(len(y)), *self.count(outputs.detach(), y)]
+        self.sums[split] = self.sums.get(split, 0) + torch.stack([part.float() for part in parts])
+
+    def count(self, outputs: Tensor, y: Tensor) -> list[Tensor]:
+        """Sums over the batch for each name in `counted`."""
+        return []
+
+    def evaluate(self, batch: Any, split: str) -> None:
+        loss, outputs, y = self.step(batch)
+        self.add(split, loss, outputs, y)
+        getattr(self, f"{split}_metrics").update(outputs, y)
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.evaluate(batch, "val")
+
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        self.evaluate(batch, "test")
+
+    # the epoch's numbers: weighed by samples, over all ranks
+
+    def totals(self, split: str) -> tuple[dict[str, Tensor], int]:
+        """Means over the epoch of the loss and of what is counted, and the number of samples."""
+        none = torch.zeros(2 + len(self.counted), device=self.device)
+        loss, samples, *counts = self.trainer.strategy.reduce(self.sums.pop(split, none), reduce_op="sum")
+        names = [f"{split}/{name}" for name in ("loss", *self.counted)]
+        return dict(zip(names, [part / samples for part in (loss, *counts)], strict=True)), int(samples)
+
+    def conclude(self, split: str) -> None:
+        metrics = getattr(self, f"{split}_metrics")
+        means, self.samples = self.totals(split)
+        self.log_dict(means | metrics.compute())
+        metrics.reset()
+
+    def on_train_epoch_end(self) -> None:
+        self.log_dict(self.totals("train")[0])
+
+    def on_validation_epoch_end(self) -> None:
+        self.conclude("val")
+
+    def on_test_epoch_end(self) -> None:
+        self.conclude("test")
+
+    # optimizer and schedule
+
+    def decayed(self) -> list[nn.Parameter]:
+        """Matrices and kernels: neither biases nor norms nor embeddings, which weight decay only hurts."""
+        return [
+            parameter
+            for module in self.modules()
+            if not isinstance(module, nn.Embedding)
+            for name, parameter in module.named_parameters(recurse=False)
+            if parameter.ndim >= 2 and not any(word in name for word in ("bias", "embed", "position", "token"))
+        ]
+
+    def configure_optimizers(self) -> dict[str, Any]:
+        decayed = list({id(p): p for p in self.decayed()}.values())
+        known = {id(p) for p in decayed}
+        rest = [p for p in self.parameters() if id(p) not in known]
+        groups = [{"params": decayed}, {"params": rest, "weight_decay": 0.0}]
+        keywords = {"fused": self.can_fuse()} if self.optimizer.keywords.get("fused") == "auto" else {}
+        try:
+            optimizer = self.optimizer([group for group in groups if group["params"]], **keywords)
+            return {"optimizer": optimizer, "lr_scheduler": self.schedule(optimizer)}
+        except (TypeError, ValueError) as error:  # a key or a value that torch does not take
+            raise UserError(f"optimizer or scheduler cannot be built: {error}.") from error
+
+    def can_fuse(self) -> bool:
+        """Whether one kernel can step all parameters; under a loss scaler that excludes clipping."""
+        if self.trainer.precision == "16-mixed" and self.trainer.gradient_clip_val and self.device.type == "cuda":
+            log.warning("The optimizer is not fused, since 16-mixed with gradient clipping needs unscaled gradients.")
+            return False
+        return self.device.type in ("cpu", "cuda")
+
+    def schedule(self, optimizer: Optimizer) -> dict[str, Any]:
+        """The scheduler as Lightning wants it: a factor steps with the optimizer, a torch scheduler with the epoch."""
+        scheduler = self.scheduler
+        if not isinstance(scheduler.func, type):
+            total = self.trainer.estimated_stepping_batches
+            return {"scheduler": LambdaLR(optimizer, lambda step: scheduler(step, total)), "interval": "step"}
+        if issubclass(scheduler.func, ReduceLROnPlateau):
+            every = self.trainer.check_val_every_n_epoch or 1
+            return {"scheduler": scheduler(optimizer), "monitor": self.monitor, "frequency": every}
+        if "total_steps" in inspect.signature(scheduler.func).parameters:
+            return {"scheduler": scheduler(optimizer, total_steps=self.trainer.estimated_stepping_batches), "interval": "step"}
+        if not issubclass(scheduler.func, LRScheduler):
+            raise UserError(f"scheduler._target_ {scheduler.func.__name__} is no scheduler of torch; see conf/scheduler.")
+        return {"scheduler": scheduler(optimizer)}

@@ -1,0 +1,63 @@
+"""Every config composes, and says what its keys are."""
+
+import itertools
+
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from leyden import overrides, runs
+
+CONF = runs.PROJECT / "conf"
+OPTIONS = {
+    group: sorted(path.stem for path in (CONF / group).glob("*.yaml") if not path.stem.startswith("_"))
+    for group in ("model", "data", "task", "task/loss", "optimizer", "scheduler", "trainer", "callbacks", "logger",
+                  "profiler", "debug", "experiment")
+}  # fmt: skip
+SINGLE = [f"{group}={option}" for group, options in OPTIONS.items() for option in options]
+PAIRS = [f"model={m} data={d}" for m, d in itertools.product(OPTIONS["model"], OPTIONS["data"])]
+
+
+@pytest.mark.parametrize("choice", ["", *SINGLE, *PAIRS, "logger=[tensorboard,csv]", "callbacks=[]", "logger=[]"])
+def test_it_composes(choice):
+    keys = [part.replace("=", "=[", 1) + "]" if part.startswith(("callbacks=e", "logger=c")) else part for part in choice.split()]
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        cfg = compose("train", keys)
+    assert OmegaConf.to_container(cfg, resolve=False)["trainer"]["_target_"] == "lightning.Trainer"
+
+
+@pytest.mark.parametrize("path", sorted(CONF.rglob("*.yaml")), ids=lambda path: str(path.relative_to(CONF)))
+def test_no_file_is_long(path):
+    assert len(path.read_text().splitlines()) <= 45
+
+
+def test_every_plain_key_has_a_comment():
+    lines = (CONF / "train.yaml").read_text().splitlines()
+    keys = [line for line in lines[lines.index("") :] if line and not line.startswith("checkpoint:")]
+    assert all("#" in line for line in keys)
+
+
+def test_every_trainer_argument_is_there():
+    """The YAML is how a wrong name is known; arguments that the parts of the config fill in are left out."""
+    import inspect
+
+    from lightning import Trainer
+
+    filled = {"logger", "callbacks", "profiler", "plugins", "default_root_dir", "self"}
+    left_out = {"barebones", "enable_autolog_hparams", "model_registry"}
+    arguments = set(inspect.signature(Trainer.__init__).parameters) - filled - left_out
+    assert set(OmegaConf.load(CONF / "trainer" / "default.yaml")) - {"_target_"} == arguments
+
+
+def test_the_command_line_wins_over_debug_and_debug_over_experiment():
+    experiment = next(name for name in OPTIONS["experiment"] if name.startswith("digits"))
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        plain = compose("train", [f"experiment={experiment}"])
+        debug = compose("train", [f"experiment={experiment}", "debug=fast"])
+        typed = compose("train", [f"experiment={experiment}", "debug=fast", "trainer.max_epochs=3"])
+    assert (plain.trainer.max_epochs, debug.trainer.max_epochs, typed.trainer.max_epochs)[1:] == (1, 3)
+    assert plain.trainer.max_epochs > 3
+
+
+def test_direction_of_a_metric():
+    assert [overrides.direction(name) for name in ("val/acc", "val/loss", "val/f1_macro", "val/mse")] == ["max", "min", "max", "min"]

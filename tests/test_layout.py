@@ -1,0 +1,92 @@
+"""The rules of the tree. They hold while the project is called leyden; a copy may grow as it likes."""
+
+import ast
+import subprocess
+import sys
+
+import pytest
+
+from leyden import runs
+
+ROOT = runs.PROJECT
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+pytestmark = pytest.mark.skipif('name = "leyden"' not in (ROOT / "pyproject.toml").read_text(), reason="a copy of the template")
+
+# folder or file -> what it may import at its top, of our own package and of the heavy ones
+ALLOWED = {
+    "models": {"leyden.models", "torch", "torchvision"},
+    "tasks": {"leyden.tasks", "leyden.exact", "leyden.checkpoints", "torch", "lightning", "torchmetrics"},
+    "data": {"leyden.data", "leyden.exact", "leyden.checkpoints", "torch", "torchvision", "lightning"},
+    "callbacks": {"leyden.callbacks", "leyden.exact", "leyden.checkpoints", "torch", "lightning"},
+    "exact.py": {"torch"},
+    "checkpoints.py": {"torch", "lightning"},
+    "schedules.py": set(),
+    "runs.py": {"hydra", "omegaconf"},
+    "ranks.py": {"hydra", "omegaconf"},
+    "overrides.py": {"leyden.configs", "leyden.signatures", "hydra", "omegaconf"},
+    "configs.py": {"leyden.signatures", "leyden.overrides", "hydra", "omegaconf"},
+    "signatures.py": {"hydra", "omegaconf"},
+    "command.py": {"leyden.overrides", "leyden.ranks", "leyden.runs", "hydra", "omegaconf"},
+}
+HEAVY = {"torch", "torchvision", "lightning", "torchmetrics", "hydra", "omegaconf", "leyden"}
+
+
+def imports(path):
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module == "leyden":
+            yield from ("leyden" if alias.name == "UserError" else f"leyden.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT / "src")))
+def test_imports_point_one_way(path):
+    parts = path.relative_to(ROOT / "src").parts
+    if parts[0] != "leyden" or parts[1] == "__init__.py" or parts[1] == "build.py":
+        return
+    allowed = ALLOWED[parts[1]]
+    for name in imports(path):
+        if name.split(".")[0] in HEAVY and name != "leyden":
+            assert any(name == ok or name.startswith(f"{ok}.") for ok in allowed), f"{path.name} imports {name}"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT / "src")))
+def test_no_file_and_no_function_is_long(path):
+    text = path.read_text()
+    assert len(text.splitlines()) <= 250
+    assert ast.get_docstring(ast.parse(text)), "a file opens with a line that says what it is"
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno - node.lineno < 50, node.name
+
+
+def test_the_tree_is_small():
+    assert len(SOURCES) <= 70
+    assert sum(len(path.read_text().splitlines()) for path in SOURCES) <= 4500
+
+
+def test_nobody_is_called_utils():
+    banned = {"utils", "util", "helpers", "helper", "common", "misc", "base"}
+    paths = [path for folder in ("src", "conf", "tests") for path in (ROOT / folder).rglob("*")]
+    assert not [path for path in paths if path.stem.lower() in banned]
+
+
+def test_the_top_level_stays_as_it_is():
+    listed = subprocess.run(["git", "-C", str(ROOT), "ls-files"], capture_output=True, text=True, check=True).stdout
+    top = {line.split("/")[0] for line in listed.splitlines()}
+    fixed = {"src", "conf", "tests", "logs", "Makefile", "pyproject.toml", "README.md", "LICENSE"}
+    assert {name for name in top if not name.startswith(".")} <= fixed
+
+
+def test_every_module_has_its_tests():
+    """A test file for each source file, or for the folder's family of it."""
+    for path in (ROOT / "src" / "leyden").glob("*.py"):
+        if path.name != "__init__.py":
+            assert (ROOT / "tests" / f"test_{path.stem}.py").exists(), path.name
+
+
+def test_no_script_hides_a_module():
+    standard = sys.stdlib_module_names | {"evaluate", "profile", "test", "trace"}
+    assert not {path.stem for path in (ROOT / "src").glob("*.py")} & standard

@@ -1,0 +1,34 @@
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from leyden import record, runs
+
+
+@pytest.mark.parametrize(("end", "status"), [("pass", "finished"), ("1 / 0", "failed"), ("raise SystemExit(143)", "stopped")])
+def test_run_json_says_how_it_ended(configure, end, status):
+    cfg = configure()
+    try:
+        with record.recording(cfg):
+            assert runs.read_json(Path(cfg.run_dir) / "run.json")["status"] == "running"
+            exec(end)
+    except (ZeroDivisionError, SystemExit):
+        pass
+    found = json.loads((Path(cfg.run_dir) / "run.json").read_text())
+    assert found["status"] == status
+    assert found["pid"] == os.getpid() and found["seed"] == 42 and found["versions"]["torch"] and found["ended"]
+    traceback = (Path(cfg.run_dir) / "train.log").read_text()
+    assert ("ZeroDivisionError" in traceback) == (status == "failed")
+
+
+def test_changes_hold_untracked_files_too(tmp_path, monkeypatch):
+    for arguments in (["init", "-q"], ["-c", "user.name=x", "-c", "user.email=x", "commit", "-q", "--allow-empty", "-m", "x"]):
+        subprocess.run(["git", "-C", str(tmp_path), *arguments], check=True)
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "größe.py").write_text("new = 1\n")
+    (tmp_path / "other.py").write_text("not = 1\n")
+    monkeypatch.setattr(record, "PROJECT", tmp_path)
+    assert "+new = 1" in record.changes() and "not = 1" not in record.changes()

@@ -1,0 +1,59 @@
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from leyden import UserError, runs
+
+
+def test_launches_of_one_moment_get_directories_of_their_own(tmp_path):
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda _: runs.create(tmp_path), range(64)))
+    assert len(set(made)) == 64
+    assert not any(set(path.name) & set("=:, ") for path in made)
+
+
+def test_a_name_is_used_once(tmp_path):
+    runs.create(tmp_path, "exp1")
+    with pytest.raises(UserError, match="exp1"):
+        runs.create(tmp_path, "exp1")
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="log_dir"):
+        runs.create(tmp_path / "file")
+
+
+def test_latest_is_the_newest_start(tmp_path):
+    with pytest.raises(UserError, match="no run"):
+        runs.find("latest", tmp_path)
+    for name, started in (("b", "2026-01-02"), ("a", "2026-01-03"), ("c", "2026-01-01")):
+        (tmp_path / "train" / name).mkdir(parents=True)
+        (tmp_path / "train" / name / "config.yaml").write_text("{}")
+        runs.write_json(tmp_path / "train" / name / "run.json", {"started": started})
+    (tmp_path / "train" / "c" / "run.json").write_text('{"half')
+    assert runs.find("latest", tmp_path).name == "a"
+    assert runs.find("b", tmp_path).name == "b"
+    assert runs.find(str(tmp_path / "train" / "b" / "checkpoints" / "x.ckpt"), tmp_path).name == "b"
+    with pytest.raises(UserError, match="has no checkpoint"):
+        runs.checkpoint("b", tmp_path / "train" / "b")
+    with pytest.raises(UserError, match="no run directory"):
+        runs.find("nosuch", tmp_path)
+
+
+def test_json_is_whole_or_old(tmp_path):
+    path = tmp_path / "run.json"
+    runs.write_json(path, {"a": 1})
+    runs.update(tmp_path, b=2)
+    assert runs.read_json(path) == {"a": 1, "b": 2}
+    with pytest.raises(TypeError):
+        runs.write_json(path, {"a": object()})
+    assert runs.read_json(path) == {"a": 1, "b": 2}
+
+
+def test_no_torch_is_imported():
+    code = "import sys, leyden.runs, leyden.command, leyden.overrides, leyden.ranks; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"PYTHONPATH": str(runs.PROJECT / "src")})

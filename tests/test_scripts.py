@@ -1,0 +1,100 @@
+"""The commands of the README, end to end, as a user types them."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from leyden import runs
+
+FAST = ["debug=fast", "threads=1"]
+
+
+def only(folder, pattern):
+    found = sorted(folder.glob(pattern))
+    assert len(found) == 1, found
+    return found[0]
+
+
+def metrics(run):
+    return json.loads((run / "metrics.json").read_text())
+
+
+def test_train_then_eval_repeats_the_numbers(command, tmp_path):
+    trained = command("train.py", "data=fake", "model=cnn", "model.channels=[8]", "trainer.max_epochs=2", "threads=1")
+    assert trained.returncode == 0, trained.stderr
+    run = only(tmp_path, "logs/train/*")
+    for name in (".hydra/config.yaml", "config.yaml", "run.json", "metrics.json", "metrics.csv", "train.log",
+                 "checkpoints/best.ckpt", "checkpoints/last.ckpt", "tensorboard"):  # fmt: skip
+        assert (run / name).exists(), name
+    assert json.loads((run / "run.json").read_text())["status"] == "finished"
+    printed = dict(re.findall(r"^(test/\w+) (\d\.\d{4})$", trained.stdout, re.M))
+    assert set(printed) == {"test/acc", "test/f1_macro", "test/loss"}
+    assert "\r" not in trained.stdout and "make tensorboard" in trained.stdout
+
+    moved = shutil.move(run, tmp_path / "moved run")
+    again = command("eval.py", f"run='{moved}'")
+    assert again.returncode == 0, again.stderr
+    result = metrics(only(tmp_path, "logs/eval/*"))["test"]
+    expected = metrics(tmp_path / "moved run")["test"]
+    assert {k: v for k, v in result.items() if k != "checkpoint"} == {k: v for k, v in expected.items() if k != "checkpoint"}
+    assert dict(re.findall(r"^(test/\w+) (\d\.\d{4})$", again.stdout, re.M)) == printed
+
+    last = command("eval.py", f"run='{moved}/checkpoints/last.ckpt'", "data.batch_size=7", "split=val")
+    assert last.returncode == 0, last.stderr
+    assert "val/acc" in last.stdout and "last.ckpt" in last.stdout
+    wrong = command("eval.py", f"run='{moved}'", "model.channles=[8]")
+    assert wrong.returncode == 2 and "model.channels" in wrong.stderr
+
+
+@pytest.mark.slow
+def test_ddp_is_one_run_of_two_processes(command, tmp_path):
+    trained = command("train.py", "trainer=ddp", "data=fake", "data.num_samples=103", "model.channels=[8]", *FAST,
+                      "trainer.limit_test_batches=1.0", "data.batch_size=4")  # fmt: skip
+    assert trained.returncode == 0, trained.stderr
+    run = only(tmp_path, "logs/train/*")
+    record = json.loads((run / "run.json").read_text())
+    assert record["world_size"] == 2 and record["effective_batch"] == 8 and record["status"] == "finished"
+    assert metrics(run)["test"]["samples"] == 15
+    assert not list(run.glob("rank*.log")) and not (run / ".ranks").exists()
+    again = command("eval.py", f"run={run}")
+    assert again.returncode == 0, again.stderr
+    assert metrics(only(tmp_path, "logs/eval/*"))["test"]["test/acc"] == metrics(run)["test"]["test/acc"]
+
+
+@pytest.mark.slow
+def test_a_sweep_has_a_directory_for_each_job(command, tmp_path):
+    swept = command("train.py", "-m", "model=cnn,mlp,resnet", "optimizer.lr=1e-3,1e-2", "data=fake", *FAST)
+    assert swept.returncode == 0, swept.stderr
+    sweep = only(tmp_path, "logs/sweep/*")
+    assert [(sweep / str(n) / "metrics.json").exists() for n in range(6)] == [True] * 6
+    jobs = [json.loads((sweep / str(n) / "run.json").read_text()) for n in range(6)]
+    assert len({job["parameters"] for job in jobs}) == 3 and {job["status"] for job in jobs} == {"finished"}
+
+
+@pytest.mark.slow
+def test_a_mistake_in_a_sweep_fails_its_job_only(command, tmp_path):
+    swept = command("train.py", "-m", "checkpoint.monitor=val/nonsense,val/acc", "data=fake", "model=mlp", *FAST)
+    assert swept.returncode == 2
+    sweep = only(tmp_path, "logs/sweep/*")
+    jobs = [json.loads((sweep / str(n) / "run.json").read_text()) for n in range(2)]
+    assert [job["status"] for job in jobs] == ["failed", "finished"]
+
+
+@pytest.mark.slow
+def test_a_clone_with_an_odd_name_works_from_elsewhere(tmp_path):
+    clone = tmp_path / "mein Projekt, größer (2)"
+    shutil.copytree(runs.PROJECT / "src", clone / "src")
+    shutil.copytree(runs.PROJECT / "conf", clone / "conf")
+    for arguments in (["model=mlp"], ["model=mlp", "trainer=ddp"], ["-m", "seed=1,2"]):
+        line = [sys.executable, str(clone / "src" / "train.py"), *arguments, "data=fake", *FAST]
+        trained = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path)
+        assert trained.returncode == 0, trained.stderr
+    assert len(list(clone.glob("logs/train/*/metrics.json"))) == 2
+    assert len(list(clone.glob("logs/sweep/*/*/metrics.json"))) == 2
+    assert [path.name for path in tmp_path.iterdir()] == [clone.name]
+    line = [sys.executable, str(clone / "src" / "eval.py"), "run=latest"]
+    assert subprocess.run(line, capture_output=True, text=True, cwd=tmp_path).returncode == 0

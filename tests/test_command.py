@@ -6,8 +6,6 @@ import subprocess
 import sys
 
 import pytest
-from omegaconf import OmegaConf
-
 from leyden import runs
 
 FAKE = ["data=fake", "data.num_samples=100", "data.shape=[1,8,8]", "model=mlp", "debug=fast"]
@@ -21,7 +19,7 @@ def test_help_names_groups_keys_and_examples(command):
 
 def test_cfg_job_shows_the_tree_and_makes_nothing(command, tmp_path):
     shown = command("train.py", "--cfg", "job", "model=mlp")
-    assert shown.returncode == 0 and OmegaConf.create(shown.stdout).model.num_classes is not None or "${facts.outputs}" in shown.stdout
+    assert shown.returncode == 0 and "num_classes: ${facts.outputs}" in shown.stdout
     assert not (tmp_path / "logs").exists()
 
 
@@ -39,7 +37,6 @@ def test_all_mistakes_at_once_in_a_line_each(command):
 
 @pytest.mark.slow
 def test_eight_launches_at_once_have_eight_directories(tmp_path):
-    line = [sys.executable, str(runs.PROJECT / "src" / "train.py"), *FAKE, "data=nosuchfield"]
     line = [sys.executable, str(runs.PROJECT / "src" / "train.py"), *FAKE, f"log_dir='{tmp_path}'", "+facts.outputs=3"]
     started = [subprocess.Popen(line, stderr=subprocess.DEVNULL, env=os.environ | {"OMP_NUM_THREADS": "1"}) for _ in range(8)]
     assert [process.wait() for process in started] == [2] * 8
@@ -57,7 +54,7 @@ def test_a_folder_that_cannot_be_written(command, tmp_path):
 def test_a_mistake_in_the_run_is_a_sentence(command, tmp_path):
     shown = command("train.py", *FAKE, "checkpoint.monitor=val/nonsense")
     assert shown.returncode == 2 and "Traceback" not in shown.stderr + shown.stdout
-    assert "val/nonsense" in shown.stderr and "val/acc" in shown.stderr
+    assert "val/nonsense" in shown.stderr and "val/acc" in shown.stderr and len(shown.stderr.splitlines()) == 1
     log = next(tmp_path.glob("logs/train/*/train.log")).read_text()
     assert "Traceback" in log
 

@@ -21,12 +21,13 @@ ALLOWED = {
     "exact.py": {"torch"},
     "checkpoints.py": {"torch", "lightning"},
     "schedules.py": set(),
+    "timing.py": {"leyden.data", "leyden.tasks", "torch", "lightning"},
     "runs.py": {"hydra", "omegaconf"},
     "ranks.py": {"hydra", "omegaconf"},
-    "overrides.py": {"leyden.configs", "leyden.signatures", "hydra", "omegaconf"},
-    "configs.py": {"leyden.signatures", "leyden.overrides", "hydra", "omegaconf"},
-    "signatures.py": {"hydra", "omegaconf"},
-    "command.py": {"leyden.overrides", "leyden.ranks", "leyden.runs", "hydra", "omegaconf"},
+    "overrides.py": {"leyden.keys", "hydra", "omegaconf"},
+    "keys.py": set(),
+    "help.py": set(),
+    "command.py": {"leyden.help", "leyden.overrides", "leyden.ranks", "leyden.runs", "hydra", "omegaconf"},
 }
 HEAVY = {"torch", "torchvision", "lightning", "torchmetrics", "hydra", "omegaconf", "leyden"}
 

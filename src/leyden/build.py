@@ -5,7 +5,6 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import torchmetrics
 from hydra.errors import InstantiationException
 from hydra.utils import get_object, instantiate
 from lightning import LightningDataModule, LightningModule, Trainer
+from lightning.fabric.utilities.seed import reset_seed
 from lightning.pytorch.callbacks import Callback, Checkpoint, RichProgressBar
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.profilers import Profiler
@@ -22,7 +22,7 @@ from lightning.pytorch.strategies import Strategy
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import DictConfig, ListConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -47,6 +47,7 @@ NOISE = (
     ".*number of training batches.*is smaller than the logging interval.*",
     ".*AMP with fp16 is not supported on CPU.*",  # said by `trainer` below, and stored
     ".*Checkpoint directory.*exists and is not empty.*",
+    ".*callbacks used to create the checkpoint.*",  # an evaluation needs no keeper
     ".*lr_scheduler.step.*before.*optimizer.step.*",  # fires falsely when a scaler skips its first step
     ".*isinstance.treespec, LeafSpec.*",
     ".*across ranks is zero.*",
@@ -83,7 +84,8 @@ def check_targets(cfg: DictConfig) -> None:
         try:
             found = get_object(target) if allowed else None
         except Exception as error:  # whatever the import raises: the target is not there
-            raise UserError(f"The stored config wants {target}, which cannot be imported here ({error}).") from error
+            cause = " ".join(str(error).split())
+            raise UserError(f"The stored config wants {target}, which is not here ({cause}); set PYTHONPATH.") from error
         if not (isinstance(found, type) and issubclass(found, KINDS)):
             raise UserError(
                 f"The stored config wants to build {target}, which is no model, data or part of a trainer that may be "
@@ -94,7 +96,7 @@ def check_targets(cfg: DictConfig) -> None:
 # building
 
 
-def make(node: DictConfig, where: str, **keywords: Any) -> Any:
+def make(node: DictConfig | dict, where: str, **keywords: Any) -> Any:
     """Instantiate one part of the config.
 
     Raises:
@@ -106,6 +108,8 @@ def make(node: DictConfig, where: str, **keywords: Any) -> Any:
         cause = error.__cause__ or error
         if isinstance(cause, UserError):
             raise cause from error
+        if isinstance(cause, MissingMandatoryValue):
+            raise UserError(f"{cause.full_key} is needed; type {cause.full_key}=<value>.") from error
         lines = [line for line in str(error).splitlines() if line.strip()]
         if isinstance(cause, TypeError | MisconfigurationException | ImportError | OmegaConfBaseException):
             raise UserError(f"{where} cannot be built: {' '.join(str(cause).split()) or lines[0]}.") from error
@@ -145,26 +149,37 @@ def facts(cfg: DictConfig, datamodule: LightningDataModule) -> None:
     """Put what the data says of itself into cfg.facts, from where models and tasks take it.
 
     Raises:
-        UserError: facts that the config gives are not those of the data.
+        UserError: facts that the config gives are not those of the data, or those of the data are no plain values.
     """
     found = getattr(datamodule, "facts", {})
     for name, value in (cfg.facts or {}).items():
         given = OmegaConf.to_container(value) if isinstance(value, DictConfig | ListConfig) else value
         if name not in found or found[name] != given:
             raise UserError(f"facts.{name} is {given}, but the data says {found.get(name)}; leave facts out.")
-    cfg.facts = found
+    try:
+        cfg.facts = found
+    except OmegaConfBaseException as error:
+        raise UserError(f"{error.full_key} of the data must be plain lists, texts and numbers: {error.msg}.") from error
 
 
 def task(cfg: DictConfig) -> LightningModule:
-    """The task with its model, optimizer and scheduler in it."""
-    return make(cfg.task, f"task ({cfg.task.get('_target_')})")
+    """The task with its model, optimizer and scheduler in it.
+
+    Raises:
+        UserError: it does not fit the data, as its own `check_facts` says before anything is built for it.
+    """
+    where = f"task ({cfg.task.get('_target_')})"
+    check = getattr(make({"_target_": cfg.task.get("_target_"), "_partial_": True}, where).func, "check_facts", None)
+    if check:
+        check(cfg.facts or {})
+    return make(cfg.task, where)
 
 
 def watchers(cfg: DictConfig) -> list[Callback]:
     """The chosen callbacks, and those that are always there."""
     chosen = [make(node, f"callbacks.{name}") for name, node in group(cfg, "callbacks")]
     keeper = Keeper(cfg.run_dir, objective=cfg.objective, write=cfg.trainer.enable_checkpointing, **cfg.checkpoint)
-    return [*chosen, keeper, Records(cfg.run_dir, keeper, partial(runs.write_json, Path(cfg.run_dir) / "metrics.json"))]
+    return [*chosen, keeper, Records(cfg.run_dir, keeper, runs.write_json, runs.update)]
 
 
 def trainer(cfg: DictConfig, callbacks: list[Callback]) -> Trainer:
@@ -198,10 +213,20 @@ def group(cfg: DictConfig, name: str) -> Iterator[tuple[str, DictConfig]]:
 def evaluate(
     trainer: Trainer, task: LightningModule, datamodule: LightningDataModule, weights: Path | None
 ) -> dict[str, Any]:
-    """Test the task, with other weights if given; the metrics and the number of samples, empty without test data."""
-    if not (is_overridden("test_step", task) and is_overridden("test_dataloader", datamodule)):
+    """Test the task, with other weights if given; the metrics and the number of samples, empty without test data.
+
+    Raises:
+        UserError: the training data is asked for, and the datamodule, a user's own, cannot give it unshuffled.
+    """
+    run, step, loader = trainer.test, "test_step", "test_dataloader"
+    if not hasattr(type(datamodule), "tested") and (split := getattr(datamodule, "tested", "test")) != "test":
+        run, step, loader = trainer.validate, "validation_step", "val_dataloader"
+        if split == "train":
+            raise UserError("split=train needs a datamodule of leyden; type split=val or split=test.")
+    if not (is_overridden(step, task) and is_overridden(loader, datamodule)):
         return {}
-    found = trainer.test(task, datamodule=datamodule, ckpt_path=weights, weights_only=True, verbose=False)
+    reset_seed()  # a task that draws noise draws the same in another evaluation
+    found = run(task, datamodule=datamodule, ckpt_path=weights, weights_only=True, verbose=False)
     metrics = {name: value for part in found for name, value in part.items()}
     return metrics | {"samples": getattr(task, "samples", None)} if metrics else {}
 

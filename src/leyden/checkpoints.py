@@ -33,7 +33,7 @@ def sha256(state_dict: dict[str, torch.Tensor]) -> str:
     for name in sorted(state_dict):
         digest.update(name.encode())
         raw = state_dict[name].detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-        digest.update(raw.numpy())
+        digest.update(raw.numpy().data)
     return digest.hexdigest()
 
 

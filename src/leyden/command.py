@@ -13,6 +13,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from leyden import UserError, overrides, ranks, runs
+from leyden.help import show_help
 
 CONF = runs.PROJECT / "conf"
 SHOWS = ("--cfg", "-c", "--info", "-i", "--hydra-help", "--version", "--shell-completion", "-sc")  # nothing runs
@@ -27,7 +28,7 @@ def launch(function: Callable[[DictConfig], Any], config: str) -> None:
         if ranks.entered():
             ranks.enter(function)
         elif any(flag in sys.argv[1:] for flag in ("--help", "-h")):
-            print(overrides.show_help(config, CONF))
+            print(show_help(config, CONF))
         else:
             run(function, config)
     except UserError as error:
@@ -50,10 +51,19 @@ def run(function: Callable[[DictConfig], Any], config: str) -> None:
             config_path, config_name = directory, "config"
     sys.argv[1:] = [*line.flags, f"hydra.job.name={config}", "hydra/job_logging=none", *settings, *line.keys]
 
+    mistakes: list[UserError] = []
+
     def job(cfg: DictConfig) -> Any:
-        return start(function, cfg)
+        try:
+            return start(function, cfg)
+        except UserError as error:
+            if line.multirun:  # fails this job only; Hydra raises it after the last one
+                raise
+            mistakes.append(error)  # past Hydra, which would add lines of its own
 
     hydra.main(version_base="1.3", config_path=str(config_path), config_name=config_name)(job)()
+    for mistake in mistakes:
+        raise mistake
 
 
 def from_run(line: overrides.Line, asked: str | None) -> DictConfig:
@@ -89,10 +99,15 @@ def start(function: Callable[[DictConfig], Any], cfg: DictConfig) -> Any:
     """Run the function here, or in a process for each device."""
     directory = Path(HydraConfig.get().runtime.output_dir)
     cfg.run_dir = str(directory)
+    for key in ("data.root", "data.path"):  # the user's own files count from where the command was typed
+        if path := OmegaConf.select(cfg, key):
+            OmegaConf.update(cfg, key, os.path.abspath(os.path.expanduser(path)))
     if cfg.seed is None:
         cfg.seed = secrets.randbelow(2**31)
     processes = 1 if ranks.outside() else ranks.count(cfg.trainer)
     if processes == 1:
+        if cfg.trainer.strategy == "ddp" and not ranks.outside():
+            cfg.trainer.update(strategy="auto", devices=1)  # one device: no process group that the next job would inherit
         return function(cfg)
     try:
         return ranks.start(function, cfg, directory, processes)

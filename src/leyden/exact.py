@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DistributedSampler
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
 MASK = 2**64 - 1
 POOL = 50  # batches of a shuffled pool that is sorted by length
@@ -77,3 +78,15 @@ class Order(DistributedSampler):
     def __iter__(self) -> Iterator[int]:
         order = self.draw(self.epoch) + self.epoch * self.length if self.draw else torch.arange(self.length)
         return iter(order[self.rank :: self.world][: len(self)].tolist())
+
+
+def why_not(loader: Any) -> str | None:
+    """Why a loader's order is no function of seed and epoch; None where it is."""
+    if not isinstance(loader, DataLoader):
+        return f"a {type(loader).__name__} gives the batches, which is no DataLoader of torch"
+    if isinstance(loader.dataset, IterableDataset):
+        return f"{type(loader.dataset).__name__} is an IterableDataset, which alone knows its order"
+    for sampler in (loader.sampler, loader.batch_sampler):
+        if not isinstance(sampler, Order | None) and not type(sampler).__module__.startswith("torch.utils.data."):
+            return f"{type(sampler).__name__} is not a sampler of torch or of leyden"
+    return None

@@ -3,6 +3,7 @@
 import logging
 import os
 import platform
+import re
 import shlex
 import signal
 import socket
@@ -14,11 +15,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from leyden.runs import PROJECT, now, update
 
 PACKAGES = ("torch", "lightning", "torchvision", "torchmetrics", "hydra-core", "tensorboard", "onnx", "numpy")
+log = logging.getLogger(__name__)
 PATCH_LIMIT = 2**20  # bytes of an untracked file that changes.patch takes in
 
 
@@ -126,10 +128,24 @@ def changes() -> str:
     return git("diff", "HEAD") + "".join(git("diff", "--no-index", "--", os.devnull, name) for name in small)
 
 
+def prune(cfg: DictConfig) -> None:
+    """Take out the groups that a task of the user's own has no use for, so that a run holds only what it is made of."""
+    unused = []
+    for name in ("scheduler", "optimizer", "model"):
+        rest = {key: node for key, node in OmegaConf.to_container(cfg, resolve=False).items() if key != name}
+        if name in cfg and not re.search(rf"\$\{{[^}}]*\b{name}\b", str(rest)):
+            unused.append(name)
+            with open_dict(cfg):
+                del cfg[name]
+    if unused:
+        log.info("%s does not use the config's %s.", cfg.task._target_.split(".")[-1], " and ".join(sorted(unused)))
+
+
 def begin(cfg: DictConfig, **fields: Any) -> None:
     """Store what the run is built from, once it is known: the tree with its facts, the changes, and `fields`."""
     if int(os.environ.get("RANK", 0)) > 0:
         return
+    prune(cfg)
     directory, tree = Path(cfg.run_dir), cfg.copy()
     tree.run_dir = None  # so that a run can be moved
     OmegaConf.save(tree, directory / "config.yaml")

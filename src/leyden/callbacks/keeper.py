@@ -42,6 +42,7 @@ class Keeper(Checkpoint):
         self.every_n_steps = every_n_steps
         self.best: dict[str, Any] = {}  # monitor, value, epoch, step, objective, checkpoint
         self.step = 0
+        self.before: set[str] = set()  # names of what was logged before a validation
         self.aligned = True  # the last batch ended in an optimizer step
         self.weights: dict[str, Any] | None = None  # the best ones, when they were found inside an accumulation
         self.signal = 0
@@ -53,29 +54,35 @@ class Keeper(Checkpoint):
         if any(trainer.num_sanity_val_batches):
             self.require(trainer, task)
 
+    def on_validation_start(self, trainer: Trainer, task: LightningModule) -> None:
+        self.before = set(trainer.callback_metrics)
+
     def require(self, trainer: Trainer, task: LightningModule) -> None:
-        """Find a misspelt monitor before it costs an epoch.
+        """Find a misspelt monitor before it costs an epoch; a task that logs nothing in validation needs none.
 
         Raises:
             UserError: the monitor or the objective is not among the values that the task logs.
         """
-        ours = {f"train/{name}" for name in ("loss", *task.counted)} if hasattr(task, "counted") else {self.monitor}
+        if not set(trainer.callback_metrics) - self.before:
+            return
+        wanted = {self.monitor, self.objective}
+        ours = {f"train/{name}" for name in ("loss", *task.counted)} if hasattr(task, "counted") else wanted
         names = set(trainer.callback_metrics) | {name for name in ours if name.startswith("train/")}
-        for key, name in (("checkpoint.monitor", self.monitor), ("objective", self.objective)):
+        for key, name in (("objective", self.objective), ("checkpoint.monitor", self.monitor)):
             if name not in names:
                 raise UserError(f"{key}={name} is not logged; choose one of {', '.join(sorted(names))}.")
 
     def on_validation_end(self, trainer: Trainer, task: LightningModule) -> None:
         if trainer.state.fn == "fit" and not trainer.sanity_checking:
             self.require(trainer, task)
-            if not self.monitor.startswith("train/"):
+            if not self.monitor.startswith("train/") and self.monitor in trainer.callback_metrics:
                 self.consider(trainer, task)
 
     def consider(self, trainer: Trainer, task: LightningModule) -> None:
-        """Keep the weights when their monitored value is the best so far; NaN never is."""
+        """Keep the weights when their monitored value is the best so far, the later of equals; NaN never is."""
         value = float(trainer.callback_metrics[self.monitor])
         sign = -1 if self.mode == "min" else 1
-        if math.isnan(value) or (self.best and sign * value <= sign * self.best["value"]):
+        if math.isnan(value) or (self.best and sign * value < sign * self.best["value"]):
             return
         self.best = {"monitor": self.monitor, "value": value, "epoch": trainer.current_epoch, "step": trainer.global_step}
         if self.objective in trainer.callback_metrics:
@@ -90,15 +97,16 @@ class Keeper(Checkpoint):
     # when it is safe to save
 
     def on_train_batch_end(self, trainer: Trainer, task: LightningModule, *_: Any) -> None:
-        self.aligned = trainer.global_step != self.step
-        self.step = trainer.global_step
+        before, self.step = self.step, trainer.global_step
+        self.aligned = self.step != before
         if not self.aligned:
             return
         self.settle(trainer)
         if self.stopping(trainer):
             self.save(trainer, "last.ckpt")
             raise SystemExit(128 + self.signal)
-        if self.every_n_steps and self.step % self.every_n_steps == 0 and not trainer.is_last_batch:
+        every = self.every_n_steps  # several optimizers may step in a batch
+        if every and self.step // every > before // every and not trainer.is_last_batch:
             self.save(trainer, "last.ckpt")
 
     def on_train_epoch_end(self, trainer: Trainer, task: LightningModule) -> None:
@@ -108,6 +116,10 @@ class Keeper(Checkpoint):
             self.consider(trainer, task)
         self.settle(trainer)
         self.save(trainer, "last.ckpt")
+
+    def on_train_end(self, trainer: Trainer, task: LightningModule) -> None:
+        if not self.best and trainer.is_global_zero:
+            log.warning("%s was never logged as a number; there is no best.ckpt, the last weights count.", self.monitor)
 
     def settle(self, trainer: Trainer) -> None:
         """Write the best weights that had to wait for the end of an accumulation."""

@@ -9,7 +9,9 @@ from typing import Any
 
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.utilities import CombinedLoader
 
+from leyden import exact
 from leyden.callbacks.keeper import Keeper
 
 log = logging.getLogger(__name__)
@@ -44,11 +46,18 @@ class Table:
 class Records(Checkpoint):
     """Writes what was logged, on rank 0.
 
+    `save` writes the content of a JSON file, `tell` changes fields of the directory's run.json.
     It is a Checkpoint only because Lightning calls those after the task's own `on_train_epoch_end`, which logs.
     """
 
-    def __init__(self, directory: str, keeper: Keeper, save: Callable[[dict[str, Any]], None]):
-        self.directory, self.keeper, self.save = Path(directory), keeper, save
+    def __init__(
+        self,
+        directory: str,
+        keeper: Keeper,
+        save: Callable[[Path, dict[str, Any]], None],
+        tell: Callable[..., None],
+    ):
+        self.directory, self.keeper, self.save, self.tell = Path(directory), keeper, save, tell
         self.epochal: set[str] = set()  # names that are logged once in an epoch
         self.metrics: dict[str, Any] = {}
         self.table: Table | None = None
@@ -58,6 +67,11 @@ class Records(Checkpoint):
         self.epoch_started = self.started
         if trainer.is_global_zero:
             self.table = Table(self.directory / "metrics.csv", self.step)
+            loaders = CombinedLoader(trainer.train_dataloader).flattened
+            lost = "; ".join(reason for reason in map(exact.why_not, loaders) if reason)
+            self.tell(self.directory, exact=not lost, not_exact=lost or None)
+            if lost:
+                log.warning("This run is not exact: %s.", lost)
 
     def on_train_batch_end(self, trainer: Trainer, task: LightningModule, *_: Any) -> None:
         self.batches += 1
@@ -82,15 +96,16 @@ class Records(Checkpoint):
             "val": {name: value for name, value in logged.items() if name.startswith("val/")},
             "best": self.keeper.best,
             "seconds": round(time.perf_counter() - self.started, 3),
-            "samples_per_second": round(self.rate(trainer), 1),
+            "samples_per_second": (rate := self.rate(trainer)) and round(rate, 1),
         }
         if trainer.is_global_zero:
-            self.save(self.metrics)
+            self.save(self.directory / "metrics.json", self.metrics)
             last = f"/{trainer.max_epochs}" if trainer.max_epochs and trainer.max_epochs > 0 else ""
             values = "  ".join(f"{name} {value:.4g}" for name, value in logged.items())
-            log.info("epoch %d%s  %s  %.0f samples/s", trainer.current_epoch + 1, last, values, self.rate(trainer))
+            speed = f"  {rate:.0f} samples/s" if rate else ""
+            log.info("epoch %d%s  %s%s", trainer.current_epoch + 1, last, values, speed)
 
-    def rate(self, trainer: Trainer) -> float:
-        """Training samples per second of all ranks, validation and saving included."""
-        size = getattr(trainer.train_dataloader, "batch_size", None) or 1
-        return self.batches * size * trainer.world_size / (time.perf_counter() - self.started)
+    def rate(self, trainer: Trainer) -> float | None:
+        """Training samples per second of all ranks, validation and saving included; None where batches have no size."""
+        size = getattr(trainer.train_dataloader, "batch_size", None)
+        return size and self.batches * size * trainer.world_size / (time.perf_counter() - self.started)

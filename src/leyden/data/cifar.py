@@ -5,10 +5,10 @@ from pathlib import Path
 from torchvision import datasets
 from torchvision.datasets.utils import check_integrity
 
-from leyden.data.torchvision import Torchvision
+from leyden.data.downloaded import Downloaded
 
 
-class CIFAR10(Torchvision):
+class CIFAR10(Downloaded):
     """Ten classes of animals and vehicles."""
 
     reader = datasets.CIFAR10

@@ -80,8 +80,7 @@ class DataModule(LightningDataModule):
             raise UserError(f"{self.title} has no training samples; check its files or its size.")
         cut = self.cut(train.y, found["val"] is None, found["test"] is None)
         none = torch.tensor([], dtype=torch.int64)
-        splits = {split: train.subset(cut[split]) if split in cut else found[split] for split in SPLITS}
-        splits = {split: train.subset(none) if samples is None else samples for split, samples in splits.items()}
+        splits = {split: train.subset(cut[split]) if split in cut else found[split] or train.subset(none) for split in SPLITS}
         if len(splits["train"]) == 0:
             raise UserError(f"{self.title} has no training samples left; lower data.val_fraction or data.test_fraction.")
         for split, samples in splits.items():
@@ -91,7 +90,10 @@ class DataModule(LightningDataModule):
 
     def samples(self, split: str) -> Tensors | Sequences | None:
         pair = self.read(split)
-        return pair and (Sequences(*pair) if isinstance(pair[0], list) else Tensors(*pair))
+        if pair is None:
+            return None
+        x, y = pair
+        return Sequences(x, y) if isinstance(x, list) else Tensors(x, y)
 
     def cut(self, y: Tensor, val: bool, test: bool) -> dict[str, Tensor]:
         """The indices of each split that comes out of the training data; all of them are disjoint."""
@@ -147,7 +149,7 @@ class DataModule(LightningDataModule):
         for split in SPLITS:
             samples = self.splits[split]
             for part in (*(samples.x if isinstance(samples.x, list) else [samples.x]), samples.y):
-                digest.update(part.contiguous().numpy())
+                digest.update(part.contiguous().numpy().data)
         return digest.hexdigest()
 
     # loaders
@@ -156,8 +158,8 @@ class DataModule(LightningDataModule):
         """The batches of one rank; shuffled ones come in an order of their own in each epoch."""
         samples, trainer = self.splits[split], self.trainer
         rank, world = (trainer.global_rank, trainer.world_size) if trainer else (0, 1)
-        order = exact.Order(len(samples), rank, world, self.draw(samples) if shuffle else None)
-        drop_last = len(order) > self.batch_size if self.drop_last == "auto" else self.drop_last
+        order = exact.Order(len(samples), rank, world, self.draw(samples, world) if shuffle else None)
+        drop_last = len(order) > self.batch_size if self.drop_last == "auto" else bool(self.drop_last)
         workers = self.workers(samples)
         return DataLoader(
             samples,
@@ -168,21 +170,21 @@ class DataModule(LightningDataModule):
             num_workers=workers,
             persistent_workers=workers > 0,
             prefetch_factor=2 if workers else None,
-            pin_memory=self.accelerated if self.pin_memory == "auto" else self.pin_memory,
+            pin_memory=self.accelerated if self.pin_memory == "auto" else bool(self.pin_memory),
         )
 
-    def draw(self, samples: Tensors | Sequences) -> partial:
+    def draw(self, samples: Tensors | Sequences, world: int = 1) -> partial:
         """The order of an epoch, as a function of the epoch."""
         if self.balanced:
             return partial(exact.balanced, samples.y, self.seed)
         if isinstance(samples, Sequences):
-            return partial(exact.bucketed, samples.lengths, self.batch_size, self.seed)
+            return partial(exact.bucketed, samples.lengths, self.batch_size * world, self.seed)
         return partial(exact.shuffled, len(samples), self.seed)
 
     def workers(self, samples: Tensors | Sequences) -> int:
         """Loader processes: none for data in memory, where they only cost."""
         if self.num_workers != "auto":
-            return self.num_workers
+            return int(self.num_workers)
         if isinstance(samples, Sequences) or not samples.transforms:
             return 0
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

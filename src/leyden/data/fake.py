@@ -11,7 +11,7 @@ class Fake(DataModule):
 
     def __init__(self, shape: list[int], num_classes: int = 10, num_samples: int = 1000, **loader):
         super().__init__(**loader)
-        self.shape, self.num_samples = shape, num_samples
+        self.shape, self.num_samples, self.num_classes = shape, num_samples, num_classes
         self.classes = [str(label) for label in range(num_classes)]
 
     def read(self, split: str) -> tuple[Tensor, Tensor] | None:
@@ -19,6 +19,6 @@ class Fake(DataModule):
             return None
         source = torch.Generator().manual_seed(0)
         noise = torch.randint(0, 192, (self.num_samples, *self.shape), generator=source, dtype=torch.uint8)
-        patterns = torch.randint(0, 64, (len(self.classes), *self.shape), generator=source, dtype=torch.uint8)
-        labels = torch.arange(self.num_samples) % len(self.classes)
+        patterns = torch.randint(0, 64, (self.num_classes, *self.shape), generator=source, dtype=torch.uint8)
+        labels = torch.arange(self.num_samples) % self.num_classes
         return noise + patterns[labels], labels

@@ -5,10 +5,10 @@ from pathlib import Path
 from torchvision import datasets
 from torchvision.datasets.mnist import read_sn3_pascalvincent_tensor
 
-from leyden.data.torchvision import Torchvision
+from leyden.data.downloaded import Downloaded
 
 
-class MNIST(Torchvision):
+class MNIST(Downloaded):
     """70,000 handwritten digits of 1 x 28 x 28, 10,000 of them for test."""
 
     reader = datasets.MNIST

@@ -60,14 +60,14 @@ class SequenceFolder(DataModule):
         Raises:
             UserError: a class has no file, or train does not have it.
         """
-        found = []
+        found, classes = [], self.classes
         for name, folder in folders(self.roots[split]).items():
-            if name not in self.classes:
-                raise UserError(f"{folder} is a class that train does not have; train has {', '.join(self.classes)}.")
+            if name not in classes:
+                raise UserError(f"{folder} is a class that train does not have; train has {', '.join(classes)}.")
             files = [path for path in natural(folder) if path.suffix.lower() in SUFFIXES]
             if not files:
                 raise UserError(f"{folder} has no .npy or .csv file; add some, or delete the folder.")
-            found += [(path, self.classes.index(name)) for path in files]
+            found += [(path, classes.index(name)) for path in files]
         if not found:
             raise UserError(f"{self.roots[split]} has no folders of classes; add them, or delete it.")
         return found

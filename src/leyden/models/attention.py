@@ -1,5 +1,8 @@
-"""The transformer block that sequences and pictures share."""
+"""The transformer block and the positions that sequences and pictures share."""
 
+import math
+
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -35,3 +38,10 @@ class Block(nn.Module):
         seen = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
         x = x + self.out(seen.transpose(1, 2).flatten(2))
         return x + self.mlp(x)
+
+
+def sinusoids(steps: int, width: int, device: torch.device | None = None) -> Tensor:
+    """T, W of sines and cosines of the step, in periods from 2 pi to 20,000 pi steps (arXiv:1706.03762)."""
+    frequency = torch.exp(torch.arange((width + 1) // 2, device=device) * (-2 * math.log(1e4) / width))
+    angle = torch.arange(steps, device=device)[:, None] * frequency
+    return torch.cat([angle.sin(), angle.cos()], -1)[:, :width]

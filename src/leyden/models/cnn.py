@@ -28,7 +28,7 @@ class CNN(nn.Module):
         for width in channels:
             layers.append(nn.Conv2d(planes, width, 3, padding=1, bias=False))
             # Pooled before the normalisation, which then has a quarter of the pixels to work on.
-            stride = [2 if side >= SMALLEST else 1 for side in sides]
+            stride = tuple(2 if side >= SMALLEST else 1 for side in sides)
             if max(stride) > 1:
                 layers.append(nn.MaxPool2d(stride))
             layers += [nn.BatchNorm2d(width), act(activation)]
@@ -36,7 +36,7 @@ class CNN(nn.Module):
         self.body = nn.Sequential(*layers).apply(kaiming_)
         self.pool = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(dropout))
         self.head = nn.Linear(planes, num_classes)
-        self.to(memory_format=torch.channels_last)  # a third faster on a CPU, and what tensor cores want
+        self.to(memory_format=torch.channels_last)  # a third faster on a CPU
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.pool(self.body(x)))

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 from torch import Tensor, nn
 
@@ -22,7 +23,7 @@ class MLP(nn.Module):
         super().__init__()
         widths = [math.prod(in_shape), *hidden]
         layers: list[nn.Module] = [nn.Flatten()]
-        for fan_in, fan_out in zip(widths, widths[1:], strict=False):
+        for fan_in, fan_out in pairwise(widths):
             layers += [nn.Linear(fan_in, fan_out), act(activation), nn.Dropout(dropout)]
         self.body = nn.Sequential(*layers).apply(kaiming_)
         self.head = nn.Linear(widths[-1], num_classes)

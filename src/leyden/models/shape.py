@@ -11,7 +11,8 @@ def picture(in_shape: Sequence[int]) -> tuple[int, int, int]:
         raise UserError(
             f"model: this one takes pictures C x H x W, but a sample has shape {list(in_shape)}; type model=mlp."
         )
-    return tuple(in_shape)
+    planes, height, width = in_shape
+    return planes, height, width
 
 
 def features(in_shape: Sequence[int]) -> int:

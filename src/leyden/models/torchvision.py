@@ -32,7 +32,6 @@ class Torchvision(nn.Module):
         self.size = size
         self.backbone = network(arch, weights)
         self.head = nn.Linear(cut(self.backbone), num_classes)
-        self.to(memory_format=torch.channels_last)
         self.eval()
         try:
             with torch.no_grad():
@@ -55,16 +54,16 @@ def network(arch: str, weights: str | None) -> nn.Module:
     """The network as torchvision builds it, without auxiliary outputs."""
     known = torchvision.models.list_models(module=torchvision.models)
     if arch not in known:
-        near = ", ".join(difflib.get_close_matches(arch, known, n=3, cutoff=0.4)) or "resnet18"
+        near = ", ".join(difflib.get_close_matches(arch, known, n=3, cutoff=0.0))
         raise UserError(f"model.arch: torchvision has no classification network '{arch}'; the nearest: {near}.")
-    names = ["DEFAULT", *torchvision.models.get_model_weights(arch).__members__]
+    names = list(torchvision.models.get_model_weights(arch).__members__)
     if weights is not None and weights not in names:
         raise UserError(f"model.weights: {arch} has no '{weights}'; choose null, {', '.join(names)}.")
     try:
         net = torchvision.models.get_model(arch, weights=weights)
-    except OSError as error:
+    except (OSError, RuntimeError) as error:  # no network; a file that is cut short
         raise UserError(
-            f"model.weights: could not fetch those of {arch} ({error}); connect to the network or set model.weights=null."
+            f"model.weights: could not fetch those of {arch} ({error}); go online once, or type model.weights=null."
         ) from error
     for name in ("aux1", "aux2", "AuxLogits"):
         if hasattr(net, name):
@@ -75,9 +74,7 @@ def network(arch: str, weights: str | None) -> nn.Module:
 
 def cut(net: nn.Module) -> int:
     """Takes the classifying layer out of the network; returns how many features come out instead."""
-    modules = list(net.named_modules())
-    dense = [(name, layer) for name, layer in modules if isinstance(layer, nn.Linear)]
-    # SqueezeNet classifies by a 1 x 1 convolution.
-    name, layer = (dense or [(name, layer) for name, layer in modules if isinstance(layer, nn.Conv2d)])[-1]
+    kind = nn.Linear if any(isinstance(layer, nn.Linear) for layer in net.modules()) else nn.Conv2d  # SqueezeNet's
+    name, layer = [(name, layer) for name, layer in net.named_modules() if isinstance(layer, kind)][-1]
     net.set_submodule(name, nn.Identity())
     return layer.weight.shape[1]

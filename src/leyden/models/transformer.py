@@ -1,13 +1,11 @@
 """A transformer encoder for sequences of any length."""
 
-import math
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor, nn
 
 from leyden.models import sequence, shape
-from leyden.models.attention import Block
+from leyden.models.attention import Block, sinusoids
 
 
 class Transformer(nn.Module):
@@ -33,15 +31,8 @@ class Transformer(nn.Module):
         values, lengths = x
         mask = sequence.valid(lengths, values.shape[1])[:, None, None]
         values = self.embed(values)
-        values = self.dropout(values + positions(values))
+        positions = sinusoids(values.shape[1], values.shape[2], values.device).to(values.dtype)
+        values = self.dropout(values + positions)
         for block in self.blocks:
             values = block(values, mask)
         return self.head(sequence.mean(self.norm(values), lengths))
-
-
-def positions(values: Tensor) -> Tensor:
-    """T, W of sines and cosines of the step, with periods from 2 pi to 20,000 pi steps (arXiv:1706.03762)."""
-    steps, width = values.shape[1:]
-    frequency = torch.exp(torch.arange((width + 1) // 2, device=values.device) * (-2 * math.log(1e4) / width))
-    angle = torch.arange(steps, device=values.device)[:, None] * frequency
-    return torch.cat([angle.sin(), angle.cos()], -1)[:, :width].to(values.dtype)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from leyden.models import shape
-from leyden.models.attention import Block
+from leyden.models.attention import Block, sinusoids
 
 
 class ViT(nn.Module):
@@ -23,11 +23,12 @@ class ViT(nn.Module):
         dropout: float = 0.1,
     ):
         super().__init__()
-        planes, height, width_px = shape.picture(in_shape)
+        planes, *sides = shape.picture(in_shape)
+        rows, columns = (-(-side // patch) for side in sides)
         # Zeros at the right and the bottom make whole patches of any size.
-        pad = nn.ZeroPad2d((0, -width_px % patch, 0, -height % patch))
+        pad = nn.ZeroPad2d((0, columns * patch - sides[1], 0, rows * patch - sides[0]))
         self.embed = nn.Sequential(pad, nn.Conv2d(planes, width, patch, stride=patch), nn.Flatten(2))
-        self.positions = nn.Parameter(torch.randn(-(-height // patch) * -(-width_px // patch), width) * 0.02)
+        self.positions = nn.Parameter(grid(rows, columns, width))
         self.dropout = nn.Dropout(dropout)
         self.body = nn.Sequential(*(Block(width, heads, dropout) for _ in range(layers)), nn.LayerNorm(width))
         self.head = nn.Linear(width, num_classes)
@@ -35,3 +36,10 @@ class ViT(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         tokens = self.dropout(self.embed(x).transpose(1, 2) + self.positions)
         return self.head(self.body(tokens).mean(1))
+
+
+def grid(rows: int, columns: int, width: int) -> Tensor:
+    """Rows x columns, W: half of each vector says the row, half the column. Training goes on from there."""
+    row = sinusoids(rows, width // 2)[:, None].expand(-1, columns, -1)
+    column = sinusoids(columns, width - width // 2).expand(rows, -1, -1)
+    return torch.cat([row, column], -1).flatten(0, 1)

@@ -1,20 +1,61 @@
 """From a float batch to what the model sees; its constants travel in the checkpoint."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 
 class Standardize(nn.Module):
-    """(x - mean) / std by channel: dimension 1 of pictures (B, C, H, W), the last one of tables and sequences."""
+    """(x - mean) / std by channel: dimension 1 of pictures (B, C, H, W), the last one of tables and sequences.
 
-    def __init__(self, kind: str, mean: list[float], std: list[float]):
+    With `columns` the rows of a table are encoded first.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self, kind: str, mean: Sequence[float], std: Sequence[float], columns: Sequence[dict[str, Any]] | None = None
+    ):
         super().__init__()
         shape = (-1, 1, 1) if kind == "image" else (-1,)
+        self.encode = Encode(columns) if columns else nn.Identity()
         self.register_buffer("mean", torch.tensor(mean, dtype=torch.float32).view(shape))
         self.register_buffer("std", torch.tensor(std, dtype=torch.float32).view(shape))
 
     def forward(self, x: Tensor | tuple[Tensor, Tensor]) -> Tensor | tuple[Tensor, Tensor]:
         if isinstance(x, Tensor):
-            return (x - self.mean) / self.std
+            return (self.encode(x) - self.mean) / self.std
         values, lengths = x  # padded sequences
         return (values - self.mean) / self.std, lengths
+
+
+class Encode(nn.Module):
+    """The rows of a table, B x columns with NaN where a value is missing, as B x inputs without NaN.
+
+    A column with `categories` holds their indices and becomes one input for each, 1 or 0; an index that is none of
+    them becomes zeros. Any other column is one input, a number, and `fill` where it is missing.
+    """
+
+    source: Tensor  # the column of each input
+    category: Tensor  # the index that sets it; NaN for numbers
+    fill: Tensor
+
+    def __init__(self, columns: Sequence[dict[str, Any]]):
+        super().__init__()
+        inputs = [
+            (place, index, column.get("fill", 0.0))
+            for place, column in enumerate(columns)
+            for index in (range(len(column["categories"])) if "categories" in column else [torch.nan])
+        ]
+        source, category, fill = zip(*inputs, strict=True)
+        self.register_buffer("source", torch.tensor(source))
+        self.register_buffer("category", torch.tensor(category, dtype=torch.float32))
+        self.register_buffer("fill", torch.tensor(fill, dtype=torch.float32))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x[:, self.source]
+        numbers = torch.where(x.isnan(), self.fill, x)
+        return torch.where(self.category.isnan(), numbers, (x == self.category).to(x.dtype))

@@ -2,12 +2,15 @@
 
 import inspect
 import logging
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
 import torch
 from lightning import LightningModule
 from torch import Tensor, nn
+from torch.backends import cudnn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 from torchmetrics import MetricCollection
@@ -29,7 +32,11 @@ class Supervised(LightningModule):
         metrics: of (preds, y), logged for val and test under their names
         monitor: what a plateau scheduler watches
         l1: weight of the L1 norm of the decayed parameters
+        gradient_penalty: weight of `steepness`, in training
         compile: torch.compile the model in place
+
+    Raises:
+        UserError: a gradient penalty of a compiled model.
     """
 
     counted: tuple[str, ...] = ()  # names of what `count` counts, besides the loss
@@ -44,20 +51,32 @@ class Supervised(LightningModule):
         metrics: MetricCollection,
         monitor: str = "val/loss",
         l1: float = 0.0,
+        gradient_penalty: float = 0.0,
         compile: bool = False,
     ):
         super().__init__()
         self.model, self.preprocess, self.loss = model, preprocess, loss
-        self.optimizer, self.scheduler, self.monitor, self.l1 = optimizer, scheduler, monitor, l1
+        self.optimizer, self.scheduler, self.monitor = optimizer, scheduler, monitor
+        self.l1, self.gradient_penalty = l1, gradient_penalty
         for split in ("val", "test"):
             setattr(self, f"{split}_metrics", metrics.clone(prefix=f"{split}/"))
         self.sums: dict[str, Tensor] = {}  # of the running epoch of each split
         self.samples = 0  # of the last evaluation
+        if compile and gradient_penalty:
+            raise UserError("torch.compile has no second gradients; set task.compile=false or task.gradient_penalty=0.")
         if compile:
             self.model.compile()
 
     def forward(self, x: Any) -> Tensor:
-        return self.model(self.preprocess(x))
+        x = self.preprocess(x)
+        if not (self.gradient_penalty and self.training):
+            return self.model(x)
+        self.seen = (x if isinstance(x, Tensor) else x[0]).requires_grad_()  # of sequences the padded values
+        with ExitStack() as slow:  # neither fused attention nor the recurrent networks of cuDNN have second gradients
+            slow.enter_context(sdpa_kernel(SDPBackend.MATH))
+            if any(isinstance(module, nn.RNNBase) for module in self.model.modules()):
+                slow.enter_context(cudnn.flags(enabled=False))
+            return self.model(x)
 
     # one step
 
@@ -73,7 +92,23 @@ class Supervised(LightningModule):
         if (self.trainer.global_step + 1) % self.trainer.log_every_n_steps == 0:
             self.log("train/loss_step", loss.detach())
             self.log("lr", self.trainer.optimizers[0].param_groups[0]["lr"])
-        return loss + self.l1 * sum(p.abs().sum() for p in self.decayed()) if self.l1 else loss
+        return self.penalised(loss, len(y))
+
+    def penalised(self, loss: Tensor, samples: int) -> Tensor:
+        """The mean loss of so many samples, with what is added to it in training."""
+        if self.gradient_penalty:
+            loss = loss + self.gradient_penalty * self.steepness(loss, samples)
+        if self.l1:
+            loss = loss + self.l1 * sum(p.abs().sum() for p in self.decayed())
+        return loss
+
+    def steepness(self, loss: Tensor, samples: int) -> Tensor:
+        """The squared norm of the gradient of a sample's loss in what the model saw of it, mean over the batch.
+
+        It can be differentiated in turn (double backpropagation: Drucker and LeCun 1992, doi:10.1109/72.165600).
+        """
+        (gradient,) = torch.autograd.grad(loss * samples, self.seen, create_graph=True)
+        return gradient.square().sum() / samples
 
     def add(self, split: str, loss: Tensor, outputs: Tensor, y: Tensor) -> None:
         """Sum up on the device: to read a number at each step would make the host wait for it."""
@@ -155,12 +190,18 @@ class Supervised(LightningModule):
         scheduler = self.scheduler
         if not isinstance(scheduler.func, type):
             total = self.trainer.estimated_stepping_batches
-            return {"scheduler": LambdaLR(optimizer, lambda step: scheduler(step, total)), "interval": "step"}
+            factor = partial(scheduler.func, **scheduler.keywords)  # Hydra's own checks its target at each call: 200 us
+            return {"scheduler": LambdaLR(optimizer, lambda step: factor(step, total)), "interval": "step"}
         if issubclass(scheduler.func, ReduceLROnPlateau):
             every = self.trainer.check_val_every_n_epoch or 1
             return {"scheduler": scheduler(optimizer), "monitor": self.monitor, "frequency": every}
         if "total_steps" in inspect.signature(scheduler.func).parameters:
-            return {"scheduler": scheduler(optimizer, total_steps=self.trainer.estimated_stepping_batches), "interval": "step"}
+            return {
+                "scheduler": scheduler(optimizer, total_steps=self.trainer.estimated_stepping_batches),
+                "interval": "step",
+            }
         if not issubclass(scheduler.func, LRScheduler):
-            raise UserError(f"scheduler._target_ {scheduler.func.__name__} is no scheduler of torch; see conf/scheduler.")
+            raise UserError(
+                f"scheduler._target_ {scheduler.func.__name__} is no scheduler of torch; see conf/scheduler."
+            )
         return {"scheduler": scheduler(optimizer)}

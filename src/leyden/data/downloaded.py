@@ -21,7 +21,7 @@ PATIENCE = 10  # seconds that a server may be silent
 log = logging.getLogger(__name__)
 
 
-class Torchvision(DataModule):
+class Downloaded(DataModule):
     """Pictures, labels, class names and the split of train and test as torchvision's reader gives them."""
 
     reader: type[VisionDataset]
@@ -37,7 +37,11 @@ class Torchvision(DataModule):
     def damaged(self) -> list[Path]:
         """Files that are there, but are not what they should be."""
         names, folder, _ = self.archives()
-        return [folder / name for name, md5 in names.items() if (folder / name).exists() and not check_integrity(folder / name, md5)]
+        return [
+            folder / name
+            for name, md5 in names.items()
+            if (folder / name).exists() and not check_integrity(folder / name, md5)
+        ]
 
     def read(self, split: str) -> tuple[Tensor, Tensor] | None:
         if split == "val":

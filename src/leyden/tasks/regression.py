@@ -1,0 +1,71 @@
+"""Numbers for each sample."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchmetrics import MetricCollection
+from torchmetrics.regression import MeanAbsoluteError, MeanSquaredError, R2Score
+
+from leyden import UserError
+from leyden.tasks.supervised import Supervised
+
+
+class Regression(Supervised):
+    """Learns targets of B or B x outputs. The model and the loss see them standardised, metrics in their own unit.
+
+    Errors are means over samples and outputs; the R2 of several outputs is their plain mean, `r2_uniform`.
+
+    Args:
+        target_mean: of each output, over the training data
+        target_std: the same
+    """
+
+    target_mean: Tensor
+    target_std: Tensor
+
+    def __init__(self, target_mean: Sequence[float], target_std: Sequence[float], **supervised: Any):
+        r2 = "r2" if len(target_mean) == 1 else "r2_uniform"
+        metrics = MetricCollection({"mse": MeanSquaredError(), "mae": MeanAbsoluteError(), r2: R2()})
+        super().__init__(metrics=metrics, **supervised)
+        self.register_buffer("target_mean", torch.tensor(target_mean, dtype=torch.float32))
+        self.register_buffer("target_std", torch.tensor(target_std, dtype=torch.float32))
+
+    @staticmethod
+    def check_facts(facts: Mapping[str, Any]) -> None:
+        """Raises UserError if the targets are classes."""
+        if "target_mean" not in facts:
+            raise UserError(
+                "task=regression does not fit: the targets of this data are classes; type task=classification "
+                "(or, for a table, data.target_kind=numbers)."
+            )
+
+    def preds(self, outputs: Tensor) -> Tensor:
+        """The model's outputs in the target's unit: B x outputs."""
+        return outputs * self.target_std + self.target_mean
+
+    def step(self, batch: Any) -> tuple[Tensor, Tensor, Tensor]:
+        """The loss of standardised values; predictions and targets, in the target's unit, both less its mean.
+
+        The metrics are those of the values themselves, but a float32 keeps more of a value that is near zero.
+
+        Raises:
+            UserError: the model has not as many outputs as the data has targets; they would be broadcast.
+        """
+        x, y = batch
+        centred = y.reshape(len(y), -1) - self.target_mean
+        outputs = self(x).to(centred.dtype)
+        if outputs.shape != centred.shape:
+            raise UserError(
+                f"model: its outputs for a batch are {list(outputs.shape)}, but the targets are {list(centred.shape)}; "
+                f"build it with num_classes={centred.shape[1]}."
+            )
+        return self.loss(outputs, centred / self.target_std), outputs * self.target_std, centred
+
+
+class R2(R2Score):
+    """The share of the variance that is explained; NaN for a single sample, where torchmetrics raises."""
+
+    def compute(self) -> Tensor:
+        return super().compute() if self.total > 1 else self.residual.new_tensor(torch.nan)

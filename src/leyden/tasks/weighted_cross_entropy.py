@@ -1,0 +1,29 @@
+"""Cross-entropy for classes of unequal size."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+
+class WeightedCrossEntropy(nn.Module):
+    """Cross-entropy in which all classes of the training data weigh the same together.
+
+    A sample of a class of `count` weighs samples / (classes * count): 1 on average over the training data, so that the
+    mean is over samples, not over weights as in torch, and does not depend on who shares a batch. A class without
+    training samples weighs nothing.
+    """
+
+    weight: Tensor
+
+    def __init__(self, counts: Sequence[int], label_smoothing: float = 0.0):
+        super().__init__()
+        self.label_smoothing = label_smoothing
+        count = torch.tensor(counts, dtype=torch.float32)
+        weight = count.sum() / ((count > 0).sum() * count.clamp(min=1))
+        self.register_buffer("weight", weight * (count > 0))
+
+    def forward(self, logits: Tensor, y: Tensor) -> Tensor:
+        """logits: B x classes; y: B class indices; the mean over B."""
+        return cross_entropy(logits, y, self.weight, reduction="none", label_smoothing=self.label_smoothing).mean()

@@ -1,0 +1,93 @@
+"""Dict batches from an HDF5 file that each loader process opens for itself."""
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+import torch
+from lightning import LightningDataModule, LightningModule
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset
+from torchmetrics.classification import MulticlassAccuracy
+
+SIZES = {"train": 192, "val": 50, "test": 49}
+STEPS = 32
+
+
+class Waves(Dataset):
+    """{"wave": T, "phase": (), "label": ()} of a split; a handle must not cross a fork, so the first use opens it."""
+
+    def __init__(self, path: Path, split: str):
+        self.path, self.split, self.group = path, split, None
+
+    def __len__(self) -> int:
+        return SIZES[self.split]
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        if self.group is None:
+            self.group = h5py.File(self.path)[self.split]
+        return {name: torch.as_tensor(values[index]) for name, values in self.group.items()}
+
+
+class WavesData(LightningDataModule):
+    facts = {"classes": ["sine", "square", "saw"]}
+
+    def __init__(self, path: str, batch_size: int = 32, num_workers: int = 2):
+        super().__init__()
+        self.path, self.batch_size, self.num_workers = Path(path), batch_size, num_workers
+
+    def prepare_data(self) -> None:
+        if self.path.exists():
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        draw, time = np.random.default_rng(0), np.linspace(0, 3, STEPS)
+        with h5py.File(self.path, "w") as file:
+            for split, size in SIZES.items():
+                label, phase = draw.integers(3, size=size), draw.random(size)
+                angle = time + phase[:, None]
+                sine = np.sin(2 * np.pi * angle)
+                wave = np.choose(label[:, None], [sine, np.sign(sine), 2 * (angle % 1) - 1])
+                wave += 0.1 * draw.standard_normal(wave.shape)
+                columns = {"wave": wave.astype("float32"), "phase": phase.astype("float32"), "label": label}
+                file.create_group(split).update(columns)
+
+    def loader(self, split: str) -> DataLoader:
+        return DataLoader(Waves(self.path, split), self.batch_size, split == "train", num_workers=self.num_workers)
+
+    def train_dataloader(self) -> DataLoader:
+        return self.loader("train")
+
+    def val_dataloader(self) -> DataLoader:
+        return self.loader("val")
+
+    def test_dataloader(self) -> DataLoader:
+        return self.loader("test")
+
+
+class WaveForm(LightningModule):
+    """Which form a wave has, from its values and its phase."""
+
+    def __init__(self, classes: list[str], lr: float = 1e-2):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(STEPS + 1, 64), nn.ReLU(), nn.Linear(64, len(classes)))
+        self.accuracy, self.lr = MulticlassAccuracy(len(classes), average="micro"), lr
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        return self.net(torch.cat([batch["wave"], batch["phase"][:, None]], 1))
+
+    def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> Tensor:
+        loss = F.cross_entropy(self(batch), batch["label"])
+        self.log("train/loss", loss)
+        return loss
+
+    def validation_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
+        self.accuracy(self(batch), batch["label"])
+        self.log("val/accuracy", self.accuracy)
+
+    def test_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
+        self.accuracy(self(batch), batch["label"])
+        self.log("test/accuracy", self.accuracy)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.Adam(self.parameters(), self.lr)

@@ -1,0 +1,180 @@
+"""Tasks and data that know nothing of leyden train and evaluate here, with their own YAMLs."""
+
+import os
+import runpy
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+from foreign.segmentation import Shapes
+from foreign.stream import Forecast, Swings
+from lightning import LightningModule
+from omegaconf import OmegaConf
+from torch import Size
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, WeightedRandomSampler
+
+from leyden import UserError, build, command, exact, overrides, runs
+
+CONF = Path(__file__).parent / "foreign" / "conf"
+OBJECTIVES = {"hdf5": "val/accuracy", "segmentation": "val/iou", "gan": "val/energy", "stream": "val/mse"}
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def train(configure, tmp_path):
+    """Train one of the experiments in this process; returns its run directory."""
+
+    def run(name: str, *keys: str, folder: str = "run") -> Path:
+        from train import train
+
+        paths = [f"hydra.searchpath=['file://{CONF}']", f"data_dir='{tmp_path}'"]
+        cfg = configure(*paths, f"experiment={name}", *keys, folder=folder)
+        train(cfg)
+        return Path(cfg.run_dir)
+
+    return run
+
+
+@pytest.fixture
+def evaluate(tmp_path):
+    """Evaluate a run in this process; returns the results."""
+
+    def run(directory: Path, *keys: str) -> dict:
+        from eval import evaluate
+
+        tree = command.from_run(overrides.split([f"log_dir='{tmp_path}'", *keys], "eval"), str(directory))
+        tree.run_dir = str(tmp_path / "eval")
+        Path(tree.run_dir).mkdir(exist_ok=True)
+        return evaluate(tree)
+
+    return run
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_it_trains_and_evaluates(train, evaluate, name):
+    run = train(name)
+    record, metrics = (runs.read_json(run / file) for file in ("run.json", "metrics.json"))
+    assert record["status"] == "finished" and metrics["best"]["monitor"] == OBJECTIVES[name]
+    assert (run / "checkpoints" / "last.ckpt").exists() and metrics["test"]["checkpoint"] == "checkpoints/best.ckpt"
+    assert not {"model", "optimizer", "scheduler"} & set(runs.stored(run))
+    assert record["exact"] is (name != "stream")
+    assert record["not_exact"] == (None if record["exact"] else "Swings is an IterableDataset, which alone knows its order")
+
+    with pytest.raises(UserError, match=r"foreign\.\w+\.\w+.*'trusted=\[foreign\]'"):
+        evaluate(run)
+    again = evaluate(run, "trusted=[foreign]")
+    assert again.items() <= {**metrics["test"], "samples": None}.items() and any("/" in key for key in again)
+    val = evaluate(run, "trusted=[foreign]", "split=val")[OBJECTIVES[name]]
+    assert val == metrics["best"]["value"] or name == "gan"  # which draws noise
+    with pytest.raises(UserError, match="split=val"):
+        evaluate(run, "trusted=[foreign]", "split=train")
+
+    twin = runs.read_json(train(name, folder="twin") / "metrics.json")
+    assert twin["weights_sha256"] == metrics["weights_sha256"]
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_the_commands(name, tmp_path, monkeypatch, capsys):
+    """As typed, but in this process, which has imported torch."""
+    folders = [f"log_dir='{tmp_path / 'logs'}'", f"data_dir='{tmp_path}'"]
+    options = [f"task={name}", f"data={name}", f"objective={OBJECTIVES[name]}", "debug=fast", "threads=1"]
+    for line in (
+        ["train.py", "--config-dir", str(CONF), *options, *folders],
+        ["eval.py", "run=latest", "trusted=[foreign]", folders[0]],
+    ):
+        monkeypatch.setattr(sys, "argv", [str(runs.PROJECT / "src" / line[0]), *line[1:]])
+        runpy.run_path(sys.argv[0], run_name="__main__")
+        assert OBJECTIVES[name].replace("val", "test") in capsys.readouterr().out
+
+
+def test_a_package_is_found_by_its_path(command):
+    line = ["train.py", "--config-dir", str(CONF), "experiment=gan", "debug=fast", "threads=1"]
+    trained = command(*line, env=os.environ | {"PYTHONPATH": str(CONF.parents[1])})
+    assert trained.returncode == 0, trained.stderr
+
+
+def test_a_package_that_is_not_there(train):
+    stored = OmegaConf.create({"task": {"_target_": "nowhere.Net"}, "trusted": ["nowhere"]})
+    with pytest.raises(UserError, match=r"^The stored config wants nowhere\.Net, .*'nowhere'.*PYTHONPATH\.$"):
+        build.check_targets(stored)
+    with pytest.raises(UserError, match=r"^task \(nowhere\.Net\) cannot be built: .*'nowhere'"):
+        train("gan", "task._target_=nowhere.Net")
+
+
+class Blind(Forecast):
+    """Has no validation."""
+
+    validation_step = LightningModule.validation_step
+
+
+class Silent(Forecast):
+    """Logs nothing in validation."""
+
+    def validation_step(self, batch, batch_idx):
+        self.loss(batch)
+
+
+@pytest.mark.parametrize("task", ["Blind", "Silent"])
+@pytest.mark.parametrize("sanity", [0, 2])
+def test_without_a_metric_the_last_weights_are_tested(train, task, sanity):
+    run = train("stream", f"task._target_=test_foreign.{task}", f"trainer.num_sanity_val_steps={sanity}")
+    metrics, log = runs.read_json(run / "metrics.json"), (run / "train.log").read_text()
+    assert metrics["best"] == {} and metrics["test"]["checkpoint"] is None and metrics["test"]["test/mse"] > 0
+    assert log.count("val/mse was never logged") == 1 and "tested the last weights" in log
+    assert [path.name for path in (run / "checkpoints").iterdir()] == ["last.ckpt"]
+
+
+@pytest.mark.parametrize("sanity", [0, 2])
+def test_an_objective_that_is_not_logged(train, sanity):
+    with pytest.raises(UserError, match=r"objective=val/iuo is not logged; choose one of .*val/iou"):
+        train("segmentation", "objective=val/iuo", f"trainer.num_sanity_val_steps={sanity}")
+
+
+def test_several_optimizer_steps_in_a_batch_do_not_outrun_a_save(train, monkeypatch):
+    from leyden.callbacks.keeper import Keeper
+
+    saved = []
+    monkeypatch.setattr(Keeper, "save", lambda self, trainer, name: saved.append((name, trainer.global_step)))
+    with pytest.raises(UserError, match="no checkpoint"):  # nothing was written
+        train("gan", "checkpoint.every_n_steps=5", "trainer.max_epochs=1")
+    assert [step for name, step in saved if name == "last.ckpt"] == [6, 10, 16]
+
+
+class Backwards(SequentialSampler):
+    def __iter__(self):
+        return reversed(range(len(self.data_source)))
+
+
+class Pairs(BatchSampler):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("loader", "named"),
+    [
+        (partial(DataLoader, range(9)), None),
+        (partial(DataLoader, range(9), shuffle=True, batch_size=2), None),
+        (partial(DataLoader, range(9), batch_size=None), None),
+        (partial(DataLoader, range(9), sampler=WeightedRandomSampler([1.0] * 9, 9)), None),
+        (partial(DataLoader, range(9), sampler=exact.Order(9)), None),
+        (partial(DataLoader, range(9), sampler=Backwards(range(9))), "Backwards"),
+        (partial(DataLoader, range(9), batch_sampler=Pairs(RandomSampler(range(9)), 2, False)), "Pairs"),
+        (partial(DataLoader, Swings(0, 9, 0, 1)), "Swings"),
+        (partial(list, range(9)), "list"),
+    ],
+)
+def test_whose_order_can_be_found_again(loader, named):
+    reason = exact.why_not(loader())
+    assert reason is None if named is None else named in reason
+
+
+class Sized(Shapes):
+    def __init__(self, batch_size=16):
+        super().__init__(batch_size)
+        self.facts["shape"] = Size([3, 16, 16])
+
+
+def test_facts_are_plain(train):
+    with pytest.raises(UserError, match=r"facts\.shape.*plain lists.*Size"):
+        train("segmentation", "data._target_=test_foreign.Sized")

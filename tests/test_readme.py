@@ -1,0 +1,81 @@
+"""Every command of the README runs, and its examples are what they say."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from leyden import runs
+
+TEXT = (runs.PROJECT / "README.md").read_text(encoding="utf-8")
+LINES = [line for block in re.findall(r"```bash\n(.*?)```", TEXT, re.S) for line in block.splitlines() if line.strip()]
+MADE = re.findall(r"`(src/leyden/\S+\.py|conf/\S+\.yaml)`(?:[^\n`]|`\$\{[^`]*`|`read`|\n(?!\n))*\n\n```(?:python|yaml)\n(.*?)```", TEXT, re.S)
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory):
+    """A copy of the project with the files that the README shows."""
+    folder = tmp_path_factory.mktemp("clone")
+    for name in ("src", "conf"):
+        shutil.copytree(runs.PROJECT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for path, text in MADE:
+        (folder / path).write_text(text)
+    return folder
+
+
+def test_the_examples_are_found():
+    assert {path for path, _ in MADE} >= {
+        "src/leyden/models/linear.py", "conf/model/linear.yaml", "src/leyden/data/stripes.py", "conf/data/stripes.yaml",
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def ran(clone):
+    """The status and the output of each command: all in one process, which imports torch once."""
+    driver = """
+import contextlib, io, json, runpy, shlex, sys, traceback
+sys.path.insert(0, "src")
+done = {}
+for line in json.load(sys.stdin):
+    sys.argv, said = shlex.split(line, comments=True)[1:], io.StringIO()
+    fast = ["debug=fast"] if "train.py" in line and "--help" not in line and "debug" not in line else []
+    sys.argv += fast
+    try:
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            runpy.run_path(sys.argv[0], run_name="__main__")
+        done[line] = [0, said.getvalue()]
+    except SystemExit as left:
+        done[line] = [left.code or 0, said.getvalue()]
+    except BaseException:
+        done[line] = [1, said.getvalue() + traceback.format_exc()]
+json.dump(done, open("done.json", "w"))
+"""
+    lines = json.dumps([line for line in LINES if "python src/" in line])
+    subprocess.run([sys.executable, "-c", driver], cwd=clone, input=lines, text=True, check=True)
+    return json.loads((clone / "done.json").read_text())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("line", [line for line in LINES if "python src/" in line])
+def test_the_command_runs(ran, line):
+    status, said = ran[line]
+    assert status == 0, said
+
+
+@pytest.mark.parametrize("line", [line for line in LINES if line.startswith("make")])
+def test_the_target_exists(line):
+    shown = subprocess.run([*line.split(), "-n"], cwd=runs.PROJECT, capture_output=True, text=True)
+    assert shown.returncode == 0, shown.stderr
+
+
+def test_nothing_else_is_a_command():
+    assert all(line.startswith(("make ", "python src/")) for line in LINES)
+
+
+def test_the_groups_and_options_of_the_table_are_those_of_conf():
+    for group, options in re.findall(r"^\| `(\w+)` \| `([\w ]+)` \|", TEXT, re.M):
+        folder = runs.PROJECT / "conf" / group
+        assert {path.stem for path in folder.glob("*.yaml") if path.stem[0] != "_"} == set(options.split()), group

@@ -1,8 +1,7 @@
 """Measure a run against a bare PyTorch loop: where the time of a step goes, and which key to change."""
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -13,10 +12,11 @@ from leyden import UserError
 from leyden.command import launch
 
 log = logging.getLogger("leyden.benchmark")
-MEASURED = {  # of the trainer, in place of the run's: whole epochs of training only, ended by the stopwatch
-    "min_epochs": None, "max_steps": -1, "min_steps": None, "max_time": None, "num_sanity_val_steps": 0,
-    "val_check_interval": 1.0, "overfit_batches": 0.0, "fast_dev_run": False, "reload_dataloaders_every_n_epochs": 0,
-    "enable_progress_bar": False, "enable_model_summary": False,
+MEASURED = {  # of the trainer, in place of the run's: only epochs of training, which the stopwatch ends
+    "max_epochs": 10**5, "min_epochs": None, "max_steps": -1, "min_steps": None, "max_time": None,
+    "val_check_interval": 1.0, "check_val_every_n_epoch": 10**6, "num_sanity_val_steps": 0, "overfit_batches": 0.0,
+    "fast_dev_run": False, "reload_dataloaders_every_n_epochs": 0, "enable_progress_bar": False,
+    "enable_model_summary": False,
 }  # fmt: skip
 KEYS = {
     "compute": "trainer.precision, threads, data.augment or the model",
@@ -42,70 +42,51 @@ def benchmark(cfg: DictConfig) -> float:
         # measure everything in turn; the first round warms up
         rounds = []
         for number in range(cfg.rounds + 1):
-            plain, whole = measure(cfg, datamodule, "plain"), measure(cfg, datamodule, "trainer")
-            seconds = {split: plain.found[split] | whole.found[split] for split in ("train", "val")}
+            plain, whole = measure(cfg, datamodule, plain=True), measure(cfg, datamodule, plain=False)
+            seconds = {split: plain.found[split] | whole.found[split] for split in plain.samples}
             rounds += [seconds] if number else []
             ratio = seconds["train"]["bare"] / seconds["train"]["trainer"]
             log.info("%s: Trainer/bare %.2f", f"round {number} of {cfg.rounds}" if number else "warm-up", ratio)
 
         # tell
-        splits = [split for split in ("train", "val") if rounds[0][split]]
         found = {
-            split: timing.summary([seconds[split] for seconds in rounds], plain.samples[split], plain.workers)
-            for split in splits
+            split: timing.summary([seconds[split] for seconds in rounds], samples, plain.workers)
+            for split, samples in plain.samples.items()
         }
         where, share = max(found["train"]["shares"].items(), key=lambda item: item[1])
         advice = f"The bottleneck of training is {where}, {share:.0%} of a step; change {KEYS[where]}."
         results = {"ratio": found["train"]["ratio"], "bottleneck": advice, **found}
         runs.write_json(Path(cfg.run_dir) / "benchmark.json", results)
-        for split in splits:
+        for split in found:
             log.info("\n%s", timing.table(split, found[split]))
-        log.info(
-            "\n%s\nSet-up and what follows an epoch's last batch, such as checkpoints, are not in the times.", advice
-        )
+        log.info("\n%s\nSet-up, and what follows the last step of an epoch, are not in the times.", advice)
         return results["ratio"]
 
 
-def measure(cfg: DictConfig, datamodule: Any, name: str) -> Any:
-    """A stopwatch after one run: of the Trainer as configured, or plain, of one without callbacks and loggers.
+def measure(cfg: DictConfig, datamodule: Any, plain: bool) -> Any:
+    """The stopwatch of one run: with the callbacks and loggers of the config, or plain, without them.
 
     What the run writes goes into a folder that is deleted.
     """
-    from lightning.pytorch.utilities.model_helpers import is_overridden
-
     from leyden import build, timing
 
     build.switches(cfg)  # the same weights each time
-    with TemporaryDirectory(dir=cfg.run_dir) as folder, quiet():
+    with TemporaryDirectory(dir=cfg.run_dir) as folder, ExitStack() as after:
+        logging.disable(logging.WARNING)  # what the run says of itself
+        after.callback(logging.disable, logging.NOTSET)
         tree = cfg.copy()
         OmegaConf.set_struct(tree, False)
-        epochs = 3 * (cfg.steps + 1)  # more than bare loop, computation and Trainer can take; the schedule needs an end
-        limits = {"limit_train_batches": cfg.steps, "limit_val_batches": cfg.steps}
-        tree.trainer.update(MEASURED | limits | {"max_epochs": epochs, "check_val_every_n_epoch": epochs + 1})
-        tree.update(run_dir=folder, profiler=None)
-        if name == "plain":
-            tree.update(callbacks=None, logger=None)
-        stopwatch = timing.Stopwatch(name, cfg.steps, alone=name == "plain")
-        trainer = build.trainer(tree, [stopwatch, *(build.watchers(tree) if name == "trainer" else [])])
+        tree.trainer.update(MEASURED | {"limit_train_batches": cfg.steps, "limit_val_batches": cfg.steps})
+        tree.update({"run_dir": folder, "profiler": None, "logger": None if plain else tree.get("logger")})
+        stopwatch = timing.Stopwatch("plain" if plain else "trainer", cfg.steps, alone=plain)
+        trainer = build.trainer(tree, [stopwatch, *([] if plain else build.watchers(tree))])
         task = build.task(tree)
         trainer.fit(task, datamodule=datamodule)
-        if is_overridden("validation_step", task) and is_overridden("val_dataloader", datamodule):
-            for _ in range(cfg.steps):
-                trainer.validate(task, datamodule=datamodule, verbose=False)
-                if not 0 < stopwatch.batches["val"] < cfg.steps:
-                    break
+        for _ in range(cfg.steps if trainer.enable_validation else 0):
+            trainer.validate(task, datamodule=datamodule, verbose=False)
+            if not 0 < stopwatch.done["val"] < cfg.steps:
+                break
     return stopwatch
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Keep what the measured runs say of themselves off the screen."""
-    callbacks = logging.getLogger("leyden.callbacks")
-    callbacks.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        callbacks.setLevel(logging.NOTSET)
 
 
 if __name__ == "__main__":

@@ -65,8 +65,8 @@ def test_where_the_source_does_not_tell_plus_is_believed():
 @pytest.mark.parametrize(
     ("key", "usual", "value"),
     [("a.limit_val_batches", 1, 1.0), ("a.limit_val_batches", 1.0, 5), ("a.lr", 0.1, 1), ("a.x", None, [1]),
-     ("a.x", "a", 3), ("a.x", "${b}", [1]), ("a.x", 1, "${b}"), ("a.x", 1, None), ("a.fused", True, "auto"), ("a.devices", 1, "0,1"),
-     ("a.dropout", [0.1], [2.0]), ("a.seed", "${seed}", 0), ("name", None, "exp-1.b")],
+     ("a.x", "a", 3), ("a.x", "${b}", [1]), ("a.x", 1, "${b}"), ("a.x", 1, None), ("a.fused", True, "auto"),
+     ("a.devices", 1, "0,1"), ("a.dropout", [0.1], [2.0]), ("a.seed", "${seed}", 0), ("name", None, "exp-1.b")],
 )  # fmt: skip
 def test_values_that_fit(key, usual, value):
     assert wrong_value(key, usual, value) == ""
@@ -76,8 +76,9 @@ def test_values_that_fit(key, usual, value):
     ("key", "usual", "value", "words"),
     [("a.x", 1, 1.5, "whole number"), ("a.x", 1, True, "whole number"), ("a.x", 1.0, "b", "a number, such as 1.0"),
      ("a.x", True, 1, "true or false"), ("a.x", "b", [1], "a text"), ("a.x", {"y": 1}, 2, "keys"),
-     ("a.x", [1], 2, "a list"), ("a.num_workers", "auto", "many", "whole number"), ("a.seed", "${seed}", -1, "at least 0"),
-     ("a.dropout", None, 1.5, "between 0 and 1"), ("a.lr", 0.1, float("nan"), "at least 0"),
+     ("a.x", [1], 2, "a list"), ("a.num_workers", "auto", "many", "whole number"),
+     ("a.seed", "${seed}", -1, "at least 0"), ("a.lr", 0.1, float("nan"), "at least 0"),
+     ("a.dropout", None, 1.5, "between 0 and 1"),
      *(("name", None, name, "type name=") for name in ("a b", "a=b", "a:b", "a,b", "a/b", ".a", ""))],
 )  # fmt: skip
 def test_values_that_do_not(key, usual, value, words):

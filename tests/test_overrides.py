@@ -1,6 +1,5 @@
 """The command line's mistakes are found before torch is imported, all at once, each with what to type instead."""
 
-import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -39,9 +38,6 @@ def project(tmp_path) -> Path:
     return write(tmp_path / "conf", {"main.yaml": main, "part/leaf.yaml": "width: 2\n"})
 
 
-# the line
-
-
 def test_split_sorts_overrides_from_flags():
     line = overrides.split(["a=1", "-cn", "other.yaml", "--cfg=job", "-m", "~b", "-cd", "x y", "+c=2"], "train")
     assert line.keys == ["a=1", "~b", "+c=2"]
@@ -60,8 +56,6 @@ def test_take_removes_plain_overrides_and_keeps_what_was_typed():
     assert line.keys == ["+run=c", "seed=1", "run.x=1"]
 
 
-# mistakes
-
 MISTAKES = [
     ("optimzer.lr=1", "did you mean optimizer.lr?"),
     ("model=cn", "did you mean cnn?"),
@@ -74,24 +68,18 @@ MISTAKES = [
     ("epochs=3", "did you mean trainer.max_epochs?"),
     ("data.batchsize=3", "did you mean data.batch_size?"),
     ("optimizer.lr=", "nothing follows"),
-    ("optimizer.lr=nan", "at least 0"),
-    ("optimizer.momentun=1", "there are lr, weight_decay"),
-    ("data.val_fraction=2", "between 0 and 1"),
-    ("optimizer.betas=0.9", "a list"),
     ("model", "type key=value"),
     ("note=a#b", "inside and out"),
     ("optimizer.betas=0.8,0.9", "'optimizer.betas=[0.8,0.9]'"),
     ("model=cnn,mlp", "-m"),
     ("hydra/launcher=nosuch", "basic"),
     ("callbacks=null", "type callbacks=[]"),
-    ("callback=[early_stopping]", "did you mean callbacks?"),
     ("logger=[tensorboard,cvs]", "did you mean csv?"),
     ("data=_loader", "no option _loader"),
     ("task/loss=mean", "no option mean in group task/loss"),
     ("+model=mlp", "type model=mlp"),
     ("++model=mlp", "type model=mlp"),
     ("facts.outputs=3", "type +facts.outputs=3"),
-    ("+foo=1", "there is no key foo"),
     ("--lr", "there is no such flag"),
 ]
 
@@ -121,9 +109,6 @@ def test_a_mistake_is_one_sentence(typed, words):
     assert words in line
 
 
-# what passes
-
-
 @pytest.mark.parametrize(
     "argv",
     [
@@ -135,12 +120,7 @@ def test_a_mistake_is_one_sentence(typed, words):
         ["seed=${oc.env:X}", "data.batch_size=${seed}"],
         ["trainer=ddp", "trainer.devices=auto", "trainer.max_epochs=-1"],
         ["trainer.devices=[0,1]", "trainer.deterministic=warn", "trainer.precision=16", "data.num_workers=auto"],
-        [
-            "debug=fast",
-            "trainer.limit_test_batches=1.0",
-            "trainer.val_check_interval=10",
-            "trainer.overfit_batches=0.5",
-        ],
+        ["debug=fast", "trainer.limit_test_batches=1.0", "trainer.val_check_interval=10"],
         ["+trainer.min_epochs=3", "++trainer.max_epochs=3", "optimizer.betas=[0.8,1]", "optimizer.betas.0=0.7"],
         ["+facts.outputs=3"],
         ["facts={outputs: 3}", "checkpoint={monitor: val/loss}"],
@@ -148,8 +128,7 @@ def test_a_mistake_is_one_sentence(typed, words):
         ["+optimizer.amsgrad=true", "+model._convert_=all", "+logger.mine={_target_: a.B}"],
         ["-m", "model=cnn,mlp", "optimizer.lr=1e-3,1e-2", "seed=range(3)", "logger=[csv],[tensorboard]"],
         ["-m", "optimizer.lr=interval(1e-4,1e-1)", "trainer.max_epochs=interval(1,10)", "scheduler=glob(*)"],
-        ["--cfg", "job"],
-        ["-sc", "install=bash"],
+        ["--cfg", "job", "-p", "model"],
     ],
     ids=" ".join,
 )
@@ -168,12 +147,9 @@ def test_every_number_of_the_tree_may_be_typed_again(config):
 def test_every_option_of_every_group_passes():
     offer: dict[str, list[str]] = {}
     for file in CONF.glob("*/**/[!_]*.yaml"):
-        group = file.parent.relative_to(CONF).as_posix()
-        offer.setdefault(group, []).append(f"{group}={file.stem}")
-    nested = [[option] for group in offer if "/" in group for option in offer[group]]
-    plain = [offer[group] for group in offer if "/" not in group]
-    for options in [*itertools.zip_longest(*plain), *nested]:
-        check(*filter(None, options))
+        offer.setdefault(file.parent.relative_to(CONF).as_posix(), []).append(file.stem)
+    check("-m", *(f"{group}={','.join(offer[group])}" for group in offer if "/" not in group))
+    check("-m", *(f"{group}={','.join(offer[group])}" for group in offer if "/" in group))
 
 
 def test_the_tree_has_the_overrides_and_keeps_interpolations():
@@ -184,17 +160,10 @@ def test_the_tree_has_the_overrides_and_keeps_interpolations():
     assert not GlobalHydra.instance().is_initialized()
 
 
-# sweeps
-
-
 def test_each_value_of_a_sweep_is_checked():
     lines = mistakes("-m", "optimizer.lr=1e-3,abc", "model=mlp,cn", "data.batch_size=range(0,3)", "seed=interval(-1,3)")
-    assert [line.partition(":")[0] for line in lines] == [
-        "model=cn",
-        "optimizer.lr=abc",
-        "data.batch_size=0",
-        "seed=-1",
-    ]
+    wrong = ["model=cn", "optimizer.lr=abc", "data.batch_size=0", "seed=-1"]
+    assert [line.partition(":")[0] for line in lines] == wrong
     assert check("-m", "model=mlp,cnn", "optimizer.lr=0.1,0.2").optimizer.lr == 0.1
 
 
@@ -210,13 +179,9 @@ def test_a_file_may_ask_for_multirun(project):
     assert line.multirun
 
 
-# further folders, other configs, old runs
-
-
 def test_groups_and_options_of_a_further_folder_are_known(project, tmp_path):
-    folder = write(
-        tmp_path / "a b", {"part/mine.yaml": "own: 2\n", "soil/clay.yaml": "wet: true\n", "mine.yaml": "x: 1\n"}
-    )
+    files = {"part/mine.yaml": "own: 2\n", "soil/clay.yaml": "wet: true\n", "mine.yaml": "x: 1\n"}
+    folder = write(tmp_path / "a b", files)
     for where in (["-cd", str(folder)], [f"hydra.searchpath=['file://{folder}']"], [f"--config-dir={folder}"]):
         tree = check(*where, "part=mine", "part.own=3", "+soil=clay", "soil.wet=false", config="main", conf=project)
         assert (tree.part.own, tree.soil.wet) == (3, False)
@@ -237,14 +202,9 @@ def test_an_old_run_is_checked_against_its_own_tree():
     stored = OmegaConf.create({"model": {"_target_": "leyden.models.old.Old", "width": 3}, "seed": 1, "own": "${seed}"})
     before = stored.copy()
     tree = check("model.width=4", "seed=2", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", stored=stored)
-    assert (
-        tree == {"model": {"_target_": "leyden.models.old.Old", "width": 4}, "seed": 2, "own": 2} and stored == before
-    )
+    assert (tree.model.width, tree.own) == (4, 2) and stored == before
     lines = mistakes("model.widht=4", "seed=x", "data.batch_size=3", "--resolve", stored=stored)
     assert len(lines) == 3 and "did you mean model.width?" in lines[0]
-
-
-# the rest
 
 
 def test_the_direction_of_a_metric_comes_from_its_name():
@@ -255,9 +215,10 @@ def test_the_direction_of_a_metric_comes_from_its_name():
 
 
 def test_no_torch_is_imported():
+    argv = ["-m", "model=cnn,mlp", "+model._convert_=all", "+data.fold=0"]
     code = (
         "import sys; from pathlib import Path; from leyden import overrides\n"
-        "overrides.check(overrides.split(['-m', 'model=cnn,mlp', '+model._convert_=all'], 'train'), Path(sys.argv[1]))\n"
+        f"overrides.check(overrides.split({argv}, 'train'), Path(sys.argv[1]))\n"
         "assert not {'torch', 'lightning', 'numpy'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code, str(CONF)], check=True, cwd=CONF.parent / "src")

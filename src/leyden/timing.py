@@ -2,8 +2,8 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import islice, repeat
 from statistics import median
 from typing import Any
@@ -18,7 +18,7 @@ from leyden.data.datamodule import DataModule
 from leyden.data.samples import Sequences, Tensors
 from leyden.tasks.supervised import Supervised
 
-WARM = 3  # steps before a measurement, which create an optimizer's state and start a loader's workers
+WARM = 3  # steps before a measurement, which make an optimizer's state and start a loader's workers
 ROWS = {
     "bare": "bare loop", "trainer": "Trainer", "plain": "Trainer, no callbacks, no loggers",
     "loader": "loader alone", "compute": "compute alone",
@@ -27,22 +27,21 @@ Batches = Callable[[], Iterable]  # each call starts another epoch
 
 
 class Stopwatch(Callback):
-    """Times the batches of a Trainer's epochs, but for a fit's first, and ends the fit after `steps` of them.
+    """Times the steps of a Trainer in whole epochs, but for a fit's first, and ends the fit after `steps` of them.
 
-    With `alone` it measures the same work without the Trainer before. The step and the epoch's start are in the times;
-    set-up and whatever comes after an epoch's last batch, validation and checkpoints, are not.
+    With `alone` it measures the same work without the Trainer before. What comes before an epoch's start or after its
+    last step, such as set-up and checkpoints, is not in the times.
     """
 
     def __init__(self, name: str, steps: int, alone: bool):
         self.name, self.steps, self.alone = name, steps, alone
         self.found: dict[str, dict[str, float]] = {"train": {}, "val": {}}  # seconds of a step
-        self.samples: dict[str, float | None] = {}  # of a batch, mean over the epoch; None: the loader does not say
-        self.workers = 0
-        self.spent, self.batches = {"train": 0.0, "val": 0.0}, {"train": 0, "val": 0}
+        self.samples: dict[str, float | None] = {}  # of a step, mean over the epoch; None: the loader does not say
+        self.spent, self.done, self.workers = {"train": 0.0, "val": 0.0}, {"train": 0, "val": 0}, 0
 
     def on_train_start(self, trainer: Trainer, task: LightningModule) -> None:
         for config in trainer.lr_scheduler_configs:
-            config.strict = False  # nothing validates here, so a plateau has no value to watch
+            config.strict = False  # nothing is validated here that a plateau could watch
         if self.alone:
             self.measure("train", trainer, task, trainer.train_dataloader, trainer.num_training_batches)
 
@@ -51,72 +50,59 @@ class Stopwatch(Callback):
             self.measure("val", trainer, task, trainer.val_dataloaders, sum(trainer.num_val_batches))
 
     def measure(self, split: str, trainer: Trainer, task: LightningModule, loader: Any, count: int) -> None:
-        """The bare loop, the loader and the computation.
+        """The bare loop, the loader and the computation, of so many batches.
 
         Raises:
             UserError: the data has several loaders.
         """
         if isinstance(loader, list | tuple | dict):
-            raise UserError(
-                f"A benchmark measures one loader, but this data gives {type(loader).__name__}s for {split}."
-            )
+            raise UserError(f"A benchmark measures one loader, but the data gives a {type(loader).__name__} of them.")
         data = trainer.datamodule
         held = data.splits[split] if isinstance(data, DataModule) else None
         whole, single = batches(split, trainer, held, loader, count)
-        loop = (train if split == "train" else evaluate)(trainer, task)
-        with silent(task):
-            for name, body, source in (
-                ("bare", loop, whole), ("loader", drain, lambda: islice(loader, count)), ("compute", loop, single),
-            ):  # fmt: skip
-                self.found[split][name] = per_step(body, source, self.steps, task.device)
-        size = getattr(loader, "batch_size", None)
+        loop = partial(train if split == "train" else evaluate, trainer, task)
+        task.log = task.log_dict = lambda *_, **__: None  # a task of another kind logs in its step
+        for name, body, source in (
+            ("bare", loop, whole), ("compute", loop, single), ("loader", drain, lambda: islice(loader, count)),
+        ):  # fmt: skip
+            self.found[split][name] = per_step(body, source, self.steps, task.device)
+        del task.log, task.log_dict
+        size, self.workers = getattr(loader, "batch_size", None), getattr(loader, "num_workers", 0)
         self.samples[split] = min(size, len(held) / count) if held else size
-        self.workers = self.workers or getattr(loader, "num_workers", 0)
 
     def on_train_epoch_start(self, trainer: Trainer, task: LightningModule) -> None:
         self.started = now(task.device)
 
+    on_validation_epoch_start = on_train_epoch_start
+
     def on_train_epoch_end(self, trainer: Trainer, task: LightningModule) -> None:
         if trainer.current_epoch > 0:
             self.stop("train", trainer.fit_loop.epoch_loop.batch_progress.current.ready, task.device)
-        trainer.should_stop = self.batches["train"] >= self.steps
-
-    def on_validation_epoch_start(self, trainer: Trainer, task: LightningModule) -> None:
-        self.started = now(task.device)
+        trainer.should_stop = self.done["train"] >= self.steps
 
     def on_validation_epoch_end(self, trainer: Trainer, task: LightningModule) -> None:
         self.stop("val", trainer.validate_loop.batch_progress.current.ready, task.device)
 
-    def stop(self, split: str, batches: int, device: torch.device) -> None:
+    def stop(self, split: str, steps: int, device: torch.device) -> None:
         self.spent[split] += now(device) - self.started
-        self.batches[split] += batches
-        self.found[split][self.name] = self.spent[split] / self.batches[split]
+        self.done[split] += steps
+        self.found[split][self.name] = self.spent[split] / self.done[split]
 
 
 def now(device: torch.device) -> float:
-    """Seconds, after the device has done what it was given."""
+    """Seconds, when the device has done what it was given."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
     return time.perf_counter()
 
 
 def per_step(body: Callable[[Iterable], int], source: Batches, steps: int, device: torch.device) -> float:
-    """Seconds of a step: over at least so many, in whole epochs."""
+    """Seconds of a step, over at least so many in whole epochs."""
     body(islice(source(), WARM))
     done, started = 0, now(device)
     while done < steps and (more := body(source())):
         done += more
     return (now(device) - started) / done
-
-
-@contextmanager
-def silent(task: LightningModule) -> Iterator[None]:
-    """Let a task of another kind log to nowhere."""
-    task.log = task.log_dict = lambda *_, **__: None
-    try:
-        yield
-    finally:
-        del task.log, task.log_dict
 
 
 # the same work without the Trainer
@@ -147,39 +133,35 @@ def batches(
     return whole, lambda: (prepare(*raw) for _ in range(count))
 
 
-def train(trainer: Trainer, task: LightningModule) -> Callable[[Iterable], int]:
-    """The training loop as one writes it without a Trainer; it returns its number of batches."""
+def train(trainer: Trainer, task: LightningModule, batches: Iterable) -> int:
+    """The training loop as one writes it without a Trainer; returns its number of batches."""
     optimizer, precision, every = trainer.optimizers[0], trainer.precision_plugin, trainer.accumulate_grad_batches
     scaler = getattr(precision, "scaler", None) or torch.amp.GradScaler(enabled=False)
     clip, parameters = trainer.gradient_clip_val, list(task.parameters())
     clipping = nn.utils.clip_grad_value_ if trainer.gradient_clip_algorithm == "value" else nn.utils.clip_grad_norm_
     schedulers = [config.scheduler for config in trainer.lr_scheduler_configs if config.interval == "step"]
-
-    def loop(batches: Iterable) -> int:
-        number = 0
-        for number, batch in enumerate(batches, 1):
-            with precision.forward_context():
-                loss = loss_of(task, batch, number)
-            if not task.automatic_optimization:  # it has stepped by itself
-                continue
-            scaler.scale(loss / every if every > 1 else loss).backward()
-            if number % every:
-                continue
-            if clip:
-                scaler.unscale_(optimizer)
-                clipping(parameters, clip)
-            scaler.step(optimizer)
-            scaler.update()
-            for scheduler in schedulers:
-                scheduler.step()
-            optimizer.zero_grad()
-        return number
-
-    return loop
+    number = 0
+    for number, batch in enumerate(batches, 1):
+        with precision.forward_context():
+            loss = loss_of(task, batch, number)
+        if not task.automatic_optimization:  # it has stepped by itself
+            continue
+        scaler.scale(loss / every if every > 1 else loss).backward()
+        if number % every:
+            continue
+        if clip:
+            scaler.unscale_(optimizer)
+            clipping(parameters, clip)
+        scaler.step(optimizer)
+        scaler.update()
+        for scheduler in schedulers:
+            scheduler.step()
+        optimizer.zero_grad()
+    return number
 
 
 def loss_of(task: LightningModule, batch: Any, number: int) -> Tensor:
-    """What is to be minimised; nothing is counted nor logged where the task's kind is known."""
+    """What is to be minimised; where the task is of a known kind, nothing is counted."""
     if isinstance(task, Supervised):
         loss, _, y = task.step(batch)
         return task.penalised(loss, len(y))
@@ -187,47 +169,37 @@ def loss_of(task: LightningModule, batch: Any, number: int) -> Tensor:
     return output["loss"] if isinstance(output, dict) else output
 
 
-def evaluate(trainer: Trainer, task: LightningModule) -> Callable[[Iterable], int]:
+def evaluate(trainer: Trainer, task: LightningModule, batches: Iterable) -> int:
     """The validation loop, with the task's own metrics."""
-
-    def loop(batches: Iterable) -> int:
-        number = 0
-        for number, batch in enumerate(batches, 1):
-            with trainer.precision_plugin.forward_context():
-                task.validation_step(batch, number - 1)
-        return number
-
-    return loop
+    number = 0
+    for number, batch in enumerate(batches, 1):
+        with trainer.precision_plugin.forward_context():
+            task.validation_step(batch, number - 1)
+    return number
 
 
 def drain(batches: Iterable) -> int:
     return sum(1 for _ in batches)
 
 
-# what it says
+# what came out
 
 
 def summary(rounds: list[dict[str, float]], samples: float | None, workers: int = 0) -> dict[str, Any]:
     """Medians and spread of the seconds of a step, by what was measured, and the shares of a Trainer's step.
 
-    Loader processes work beside the computation: only what they take longer than that is waited for.
+    Loader processes work beside the computation: only what they take longer is waited for.
     """
     middle = {name: median(seconds[name] for seconds in rounds) for name in ROWS}
-    waiting = max(0, middle["loader"] - middle["compute"]) if workers else middle["loader"]
-    parts = {
-        "compute": middle["compute"],
-        "loading": waiting,
-        "loop": max(0, middle["plain"] - middle["compute"] - waiting),
-        "logging": max(0, middle["trainer"] - middle["plain"]),
-    }
+    parts = {"compute": middle["compute"], "loading": max(0, middle["loader"] - bool(workers) * middle["compute"])}
+    parts["loop"] = max(0, middle["plain"] - sum(parts.values()))
+    parts["logging"] = max(0, middle["trainer"] - middle["plain"])
+    us = {name: [1e6 * how(seconds[name] for seconds in rounds) for how in (median, min, max)] for name in ROWS}
     return {
         "ratio": round(median(seconds["bare"] / seconds["trainer"] for seconds in rounds), 4),
         "shares": {name: round(part / sum(parts.values()), 4) for name, part in parts.items()},
-        "us_per_step": {
-            name: {how.__name__: round(1e6 * how(seconds[name] for seconds in rounds), 1) for how in (median, min, max)}
-            for name in ROWS
-        },
-        "samples_per_second": {name: round(samples / middle[name]) for name in ROWS} if samples else {},
+        "us_per_step": {name: dict(zip(("median", "min", "max"), values, strict=True)) for name, values in us.items()},
+        "samples_per_second": {name: samples / middle[name] for name in ROWS} if samples else {},
         "seconds_per_step": rounds,
     }
 

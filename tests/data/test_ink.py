@@ -31,7 +31,7 @@ def test_splits_are_those_of_the_digits(split_seed, fold):
 
 def test_facts():
     facts = Ink().facts
-    assert facts["kind"] == "sequence" and facts["shape"] == [3] and facts["outputs"] == 10
+    assert facts["kind"] == "sequence" and facts["shape"] == [None, 3] and facts["outputs"] == 10
     assert 3 < facts["mean"][0] < 4 and 0 < facts["mean"][2] < 1 and min(facts["std"]) > 0
 
 

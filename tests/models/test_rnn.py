@@ -16,7 +16,7 @@ each_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: "-".join(map
 
 @each_kind
 def test_padding_and_company_do_not_matter(kind):
-    net = RNN([3], 4, hidden=8, **kind)
+    net = RNN([None, 3], 4, hidden=8, **kind)
     values, lengths = torch.randn(5, 9, 3), torch.tensor([9, 1, 4, 8, 2])
     logits = net((values, lengths))
     assert logits.shape == (5, 4)
@@ -29,7 +29,7 @@ def test_padding_and_company_do_not_matter(kind):
 
 @pytest.mark.parametrize("cell", CELLS)
 def test_the_numbers_of_packed_sequences(cell):
-    net = RNN([3], 2, cell=cell, hidden=8)
+    net = RNN([None, 3], 2, cell=cell, hidden=8)
     packed = CELLS[cell](3, 8, batch_first=True, bidirectional=True)
     packed.load_state_dict(
         net.forth[0].state_dict() | {name + "_reverse": value for name, value in net.back[0].state_dict().items()}
@@ -42,9 +42,15 @@ def test_the_numbers_of_packed_sequences(cell):
 
 @each_kind
 def test_gradients_reach_all(kind):
-    net = RNN([3], 4, hidden=8, **kind)
+    net = RNN([None, 3], 4, hidden=8, **kind)
     net((torch.randn(3, 5, 3), torch.tensor([5, 3, 2]))).square().sum().backward()
     assert all(p.grad is not None and p.grad.any() for p in net.parameters())
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_gates_start_orthogonal(cell):
+    for gate in RNN([3], 2, cell=cell, hidden=8).back[0].weight_hh_l0.split(8):
+        torch.testing.assert_close(gate @ gate.T, torch.eye(8))
 
 
 def test_turn():
@@ -55,30 +61,30 @@ def test_turn():
 
 
 def test_dropout_only_in_training():
-    net, x = RNN([3], 2, layers=2, dropout=0.5), (torch.randn(2, 5, 3), torch.tensor([5, 2]))
+    net, x = RNN([None, 3], 2, layers=2, dropout=0.5), (torch.randn(2, 5, 3), torch.tensor([5, 2]))
     assert not torch.equal(net(x), net(x))
     net.eval()
     assert torch.equal(net(x), net(x))
 
 
 def test_empty_sequence_is_finite():
-    assert RNN([3], 2)((torch.zeros(2, 4, 3), torch.tensor([0, 4]))).isfinite().all()
+    assert RNN([None, 3], 2)((torch.zeros(2, 4, 3), torch.tensor([0, 4]))).isfinite().all()
 
 
 @pytest.mark.parametrize("wrong", [{"cell": "rnn"}, {"pooling": "max"}])
 def test_unknown_options(wrong):
     with pytest.raises(UserError, match="gru or lstm"):
-        RNN([3], 2, **wrong)
+        RNN([None, 3], 2, **wrong)
 
 
 def test_needs_sequences():
-    with pytest.raises(UserError, match="model=cnn"):
+    with pytest.raises(UserError, match="model=mlp, cnn"):
         RNN([1, 8, 8], 2)
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_traces_with_any_length():
-    net = RNN([3], 4, hidden=8, layers=2).eval()
+    net = RNN([None, 3], 4, hidden=8, layers=2).eval()
     traced = torch.jit.trace(net, [(torch.randn(2, 5, 3), torch.tensor([5, 2]))])
     x = (torch.randn(3, 11, 3), torch.tensor([11, 1, 7]))
     torch.testing.assert_close(traced(x), net(x))

@@ -4,21 +4,24 @@ from leyden import UserError
 from leyden.models import shape
 
 
-def test_picture():
+def test_what_fits():
     assert shape.picture([3, 4, 5]) == (3, 4, 5)
+    assert shape.features([None, 6]) == 6
+    assert shape.size([3, 4, 5]) == 60 and shape.size([7]) == 7
 
 
-def test_features():
-    assert shape.features([6]) == 6
-
-
-@pytest.mark.parametrize("wrong", [[], [4], [4, 5], [1, 2, 3, 4]])
-def test_no_picture(wrong):
-    with pytest.raises(UserError, match="pictures"):
-        shape.picture(wrong)
-
-
-@pytest.mark.parametrize("wrong", [[], [4, 5], [1, 2, 3]])
-def test_no_sequence(wrong):
-    with pytest.raises(UserError, match="sequences"):
-        shape.features(wrong)
+@pytest.mark.parametrize(
+    ("reader", "wrong", "words"),
+    [
+        (shape.picture, [4], "choose model=mlp"),
+        (shape.picture, [None, 4], "T x 4; choose model=rnn"),
+        (shape.picture, [1, 2, 3, 4], "pictures"),
+        (shape.features, [6], "choose model=mlp"),
+        (shape.features, [4, 5], "sequences"),
+        (shape.features, [1, 2, 3], "cnn"),
+        (shape.size, [None, 3], "rnn or transformer"),
+    ],
+)
+def test_what_does_not_is_told_what_does(reader, wrong, words):
+    with pytest.raises(UserError, match=words):
+        reader(wrong)

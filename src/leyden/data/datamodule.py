@@ -124,7 +124,7 @@ class DataModule(LightningDataModule):
             x = torch.stack([Tensors(train.x[some], train.y[some], shown, 0)[i][0] for i in range(len(some))])
         kind = "sequence" if isinstance(train, Sequences) else "image" if x.dim() == 4 else "table"
         mean, std = moments(x)
-        return {"kind": kind, "shape": list(x.shape[1:]), "mean": mean, "std": std}
+        return {"kind": kind, "shape": [None] * (kind == "sequence") + list(x.shape[1:]), "mean": mean, "std": std}
 
     def facts_of_classes(self, y: Tensor) -> dict[str, Any]:
         labels = torch.cat([samples.y for samples in self.splits.values() if len(samples)])

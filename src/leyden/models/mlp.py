@@ -1,11 +1,11 @@
 """A multilayer perceptron for inputs of any shape."""
 
-import math
 from collections.abc import Sequence
 from itertools import pairwise
 
 from torch import Tensor, nn
 
+from leyden.models import shape
 from leyden.models.activation import act, kaiming_
 
 
@@ -14,14 +14,14 @@ class MLP(nn.Module):
 
     def __init__(
         self,
-        in_shape: Sequence[int],
+        in_shape: Sequence[int | None],
         num_classes: int,
         hidden: Sequence[int] = (256, 128),
         dropout: float = 0.1,
         activation: str = "relu",
     ):
         super().__init__()
-        widths = [math.prod(in_shape), *hidden]
+        widths = [shape.size(in_shape), *hidden]
         layers: list[nn.Module] = [nn.Flatten()]
         for fan_in, fan_out in pairwise(widths):
             layers += [nn.Linear(fan_in, fan_out), act(activation), nn.Dropout(dropout)]

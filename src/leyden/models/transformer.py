@@ -13,7 +13,7 @@ class Transformer(nn.Module):
 
     def __init__(
         self,
-        in_shape: Sequence[int],
+        in_shape: Sequence[int | None],
         num_classes: int,
         width: int = 64,
         layers: int = 2,

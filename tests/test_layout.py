@@ -23,6 +23,7 @@ ALLOWED = {
     "schedules.py": set(),
     "timing.py": {"leyden.data", "leyden.tasks", "torch", "lightning"},
     "runs.py": {"hydra", "omegaconf"},
+    "record.py": {"leyden.runs", "hydra", "omegaconf"},
     "ranks.py": {"hydra", "omegaconf"},
     "overrides.py": {"leyden.keys", "hydra", "omegaconf"},
     "keys.py": set(),

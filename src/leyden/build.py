@@ -85,7 +85,7 @@ def check_targets(cfg: DictConfig) -> None:
             found = get_object(target) if allowed else None
         except Exception as error:  # whatever the import raises: the target is not there
             cause = " ".join(str(error).split())
-            raise UserError(f"The stored config wants {target}, which is not here ({cause}); set PYTHONPATH.") from error
+            raise UserError(f"The stored config wants {target}, which is missing ({cause}); set PYTHONPATH.") from error
         if not (isinstance(found, type) and issubclass(found, KINDS)):
             raise UserError(
                 f"The stored config wants to build {target}, which is no model, data or part of a trainer that may be "

@@ -88,7 +88,8 @@ def from_run(line: overrides.Line, asked: str | None) -> DictConfig:
         tree[name] = OmegaConf.to_container(own, resolve=False)[name]
     tree.trainer.update(kept)
     tree.run = str(checkpoint)
-    return overrides.check(line, CONF, tree)
+    overrides.check(line, CONF, tree)
+    return tree
 
 
 def quote(path: Path) -> str:

@@ -63,9 +63,8 @@ def wrong(typed: Typed, flat: dict[str, Any], groups: list[str]) -> str:
         return ""
     if free and (names or parent == "facts"):
         return f"{key} is not in the YAML; type +{text} to add it"
-    near = nearest(
-        key, [other for other in (*flat, *groups, *(f"{parent}.{n}" for n in names or ())) if other != parent]
-    )
+    known = [*flat, *groups, *(f"{parent}.{argument}" for argument in names or ())]
+    near = nearest(key, [other for other in known if other != parent])
     siblings = [last(other) for other in flat if other.rpartition(".")[0] == parent and not last(other).startswith("_")]
     hint = f"did you mean {near}?" if near else f"there are {', '.join(siblings)}."
     return f"there is no key {key}: {hint}" + (f" If its constructor takes it, type +{text}" if free else "")

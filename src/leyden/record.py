@@ -17,6 +17,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from leyden import UserError
 from leyden.runs import PROJECT, now, update
 
 PACKAGES = ("torch", "lightning", "torchvision", "torchmetrics", "hydra-core", "tensorboard", "onnx", "numpy")
@@ -43,6 +44,8 @@ def recording(cfg: DictConfig) -> Iterator[None]:
         except BaseException as error:
             update(directory, status="failed", reason=f"{type(error).__name__}: {error}", ended=now())
             logging.getLogger("leyden.file").error("failed", exc_info=True)
+            if type(error).__name__ == "MisconfigurationException":  # Lightning's word for a user's mistake
+                raise UserError(" ".join(str(error).split())) from error
             raise
         update(directory, status="finished", ended=now())
 

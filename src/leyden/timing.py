@@ -43,21 +43,22 @@ class Stopwatch(Callback):
         for config in trainer.lr_scheduler_configs:
             config.strict = False  # nothing is validated here that a plateau could watch
         if self.alone:
-            self.measure("train", trainer, task, trainer.train_dataloader, trainer.num_training_batches)
+            self.measure("train", trainer, task, trainer.num_training_batches)
 
     def on_validation_start(self, trainer: Trainer, task: LightningModule) -> None:
         if self.alone and not self.found["val"]:
-            self.measure("val", trainer, task, trainer.val_dataloaders, sum(trainer.num_val_batches))
+            self.measure("val", trainer, task, sum(trainer.num_val_batches))
 
-    def measure(self, split: str, trainer: Trainer, task: LightningModule, loader: Any, count: int) -> None:
+    def measure(self, split: str, trainer: Trainer, task: LightningModule, count: int) -> None:
         """The bare loop, the loader and the computation, of so many batches.
 
         Raises:
             UserError: the data has several loaders.
         """
+        data = trainer.datamodule
+        loader = getattr(data, f"{split}_dataloader")()  # apart from the Trainer's, which is in use
         if isinstance(loader, list | tuple | dict):
             raise UserError(f"A benchmark measures one loader, but the data gives a {type(loader).__name__} of them.")
-        data = trainer.datamodule
         held = data.splits[split] if isinstance(data, DataModule) else None
         whole, single = batches(split, trainer, held, loader, count)
         loop = partial(train if split == "train" else evaluate, trainer, task)

@@ -1,5 +1,6 @@
 import csv
 
+from leyden import runs
 from leyden.callbacks.records import Table
 
 
@@ -31,3 +32,10 @@ def test_each_step_and_epoch_has_a_row(train):
     assert [int(row["step"]) for row in found] == sorted(int(row["step"]) for row in found)
     log = (run / "train.log").read_text()
     assert log.count("epoch 1/2") == 1 and "\r" not in log
+
+
+def test_an_epoch_without_validation_has_no_old_values(train):
+    run = train("trainer.check_val_every_n_epoch=2", "trainer.max_epochs=3")
+    found = [row for row in rows(run / "metrics.csv") if row["train/loss"]]
+    assert [bool(row["val/acc"]) for row in found] == [False, True, False]
+    assert runs.read_json(run / "metrics.json")["val"]["val/acc"] == float(found[1]["val/acc"])

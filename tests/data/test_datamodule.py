@@ -4,7 +4,7 @@ from torchvision.transforms import v2
 
 from leyden import UserError
 from leyden.data.augment import HorizontalFlip
-from leyden.data.datamodule import DataModule, moments, spread
+from leyden.data.datamodule import DataModule, spread
 from leyden.data.digits import Digits
 from leyden.data.fake import Fake
 
@@ -91,15 +91,6 @@ def test_no_training_samples_are_an_error(given):
 def test_fractions_that_leave_nothing_are_an_error():
     with pytest.raises(UserError, match="val_fraction"):
         Given({"train": numbered(10)}, val_fraction=0.5, test_fraction=0.5).splits  # noqa: B018
-
-
-def test_moments_are_those_of_the_floats():
-    x = torch.randint(0, 256, (50, 3, 4, 4), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    mean, std = moments(x)
-    exact = (x.double() / 255).transpose(0, 1).flatten(1)
-    assert torch.allclose(torch.tensor(mean, dtype=torch.float64), exact.mean(1))
-    assert torch.allclose(torch.tensor(std, dtype=torch.float64), exact.std(1, correction=0))
-    assert moments(torch.ones(4, 2))[1] == [1.0, 1.0]
 
 
 def test_a_batch_is_a_slice_of_the_data():

@@ -31,7 +31,7 @@ class Waves(Dataset):
 
 
 class WavesData(LightningDataModule):
-    facts = {"classes": ["sine", "square", "saw"]}
+    facts = {"classes": ["sine", "square", "arch"]}
 
     def __init__(self, path: str, batch_size: int = 32, num_workers: int = 2):
         super().__init__()
@@ -40,20 +40,19 @@ class WavesData(LightningDataModule):
     def prepare_data(self) -> None:
         if self.path.exists():
             return
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         draw, time = np.random.default_rng(0), np.linspace(0, 3, STEPS)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
         with h5py.File(self.path, "w") as file:
             for split, size in SIZES.items():
                 label, phase = draw.integers(3, size=size), draw.random(size)
-                angle = time + phase[:, None]
-                sine = np.sin(2 * np.pi * angle)
-                wave = np.choose(label[:, None], [sine, np.sign(sine), 2 * (angle % 1) - 1])
-                wave += 0.1 * draw.standard_normal(wave.shape)
+                sine = np.sin(2 * np.pi * (time + phase[:, None]))
+                wave = np.choose(label[:, None], [sine, np.sign(sine), np.abs(sine)])
                 columns = {"wave": wave.astype("float32"), "phase": phase.astype("float32"), "label": label}
                 file.create_group(split).update(columns)
 
     def loader(self, split: str) -> DataLoader:
-        return DataLoader(Waves(self.path, split), self.batch_size, split == "train", num_workers=self.num_workers)
+        shuffle = split == "train"
+        return DataLoader(Waves(self.path, split), self.batch_size, shuffle=shuffle, num_workers=self.num_workers)
 
     def train_dataloader(self) -> DataLoader:
         return self.loader("train")
@@ -77,17 +76,17 @@ class WaveForm(LightningModule):
         return self.net(torch.cat([batch["wave"], batch["phase"][:, None]], 1))
 
     def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> Tensor:
-        loss = F.cross_entropy(self(batch), batch["label"])
-        self.log("train/loss", loss)
-        return loss
+        return F.cross_entropy(self(batch), batch["label"])
+
+    def evaluate(self, batch: dict[str, Tensor], split: str) -> None:
+        self.accuracy(self(batch), batch["label"])
+        self.log(f"{split}/accuracy", self.accuracy)
 
     def validation_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
-        self.accuracy(self(batch), batch["label"])
-        self.log("val/accuracy", self.accuracy)
+        self.evaluate(batch, "val")
 
     def test_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
-        self.accuracy(self(batch), batch["label"])
-        self.log("test/accuracy", self.accuracy)
+        self.evaluate(batch, "test")
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.Adam(self.parameters(), self.lr)

@@ -11,9 +11,7 @@ from torchmetrics import Metric
 def shapes(count: int, seed: int, side: int = 16) -> TensorDataset:
     """Noisy pictures B x 3 x H x W of a disc and a square, and their masks B x H x W: 0 ground, 1 disc, 2 square."""
     draw, places = torch.Generator().manual_seed(seed), torch.arange(side)
-    disc, square = (torch.randint(3, side - 3, (2, count, 2), generator=draw)).unbind()
-    away = [[(places - center[:, axis, None]).abs() for axis in (0, 1)] for center in (disc, square)]
-    (y, x), (v, u) = away
+    y, x, v, u = (places - torch.randint(3, side - 3, (4, count, 1), generator=draw)).abs()
     masks = (y[:, :, None] ** 2 + x[:, None] ** 2 <= 9).long()
     masks[(v[:, :, None] <= 2) & (u[:, None] <= 2)] = 2
     colors = torch.tensor([[0.1, 0.1, 0.1], [0.8, 0.3, 0.2], [0.2, 0.3, 0.8]])[masks].permute(0, 3, 1, 2)
@@ -62,9 +60,8 @@ class Segmentation(LightningModule):
 
     def __init__(self, num_classes: int, width: int = 16, lr: float = 1e-2):
         super().__init__()
-        self.net = nn.Sequential(
-            nn.Conv2d(3, width, 3, padding=1), nn.ReLU(), nn.Conv2d(width, num_classes, 3, padding=1)
-        )
+        first, last = nn.Conv2d(3, width, 3, padding=1), nn.Conv2d(width, num_classes, 3, padding=1)
+        self.net = nn.Sequential(first, nn.ReLU(), last)
         self.val_iou, self.test_iou, self.lr = IoU(num_classes), IoU(num_classes), lr
 
     def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:

@@ -49,7 +49,7 @@ def test_gradients_reach_all(kind):
 
 @pytest.mark.parametrize("cell", CELLS)
 def test_gates_start_orthogonal(cell):
-    for gate in RNN([3], 2, cell=cell, hidden=8).back[0].weight_hh_l0.split(8):
+    for gate in RNN([None, 3], 2, cell=cell, hidden=8).back[0].weight_hh_l0.split(8):
         torch.testing.assert_close(gate @ gate.T, torch.eye(8))
 
 

@@ -61,6 +61,7 @@ class Records(Checkpoint):
         self.epochal: set[str] = set()  # names that are logged once in an epoch
         self.metrics: dict[str, Any] = {}
         self.table: Table | None = None
+        self.validated = False  # in this epoch
 
     def on_train_start(self, trainer: Trainer, task: LightningModule) -> None:
         self.step, self.batches, self.started = trainer.global_step, 0, time.perf_counter()
@@ -85,15 +86,24 @@ class Records(Checkpoint):
                 self.table.write({"epoch": trainer.current_epoch, "step": step} | row)
         self.step = step
 
+    def on_validation_end(self, trainer: Trainer, task: LightningModule) -> None:
+        self.validated = not trainer.sanity_checking
+
     def on_train_epoch_end(self, trainer: Trainer, task: LightningModule) -> None:
         logged = {name: float(value) for name, value in trainer.callback_metrics.items()}
         self.epochal |= set(logged) - getattr(self, "stepwise", set())
         logged = {name: value for name, value in logged.items() if name in self.epochal}
+        if not self.validated:  # what is there is of an earlier epoch
+            logged = {name: value for name, value in logged.items() if not name.startswith("val/")}
+        self.validated = False
         if self.table:
             self.table.write({"epoch": trainer.current_epoch, "step": trainer.global_step} | logged)
         self.metrics |= {
-            "train": {name: value for name, value in logged.items() if name.startswith("train/")},
-            "val": {name: value for name, value in logged.items() if name.startswith("val/")},
+            split: {name: value for name, value in logged.items() if name.startswith(f"{split}/")}
+            or self.metrics.get(split, {})
+            for split in ("train", "val")
+        }
+        self.metrics |= {
             "best": self.keeper.best,
             "seconds": round(time.perf_counter() - self.started, 3),
             "samples_per_second": (rate := self.rate(trainer)) and round(rate, 1),

@@ -11,18 +11,15 @@ from torch import Tensor
 
 from leyden import UserError
 
-Interval = Sequence[float]  # two numbers, from and to
-
-# Odd 64-bit numbers, written as int64 holds them: the steps of the counter, and SplitMix64's (shift, factor) rounds.
+# The steps of a counter: odd 64-bit numbers, written as int64 holds them.
 INDEX_STEP, LANE_STEP = 0x9E3779B97F4A7C15 - 2**64, 0xD1B54A32D192ED03 - 2**64
-ROUNDS = (30, 0xBF58476D1CE4E5B9 - 2**64), (27, 0x94D049BB133111EB - 2**64)
 
 
 def draws(seed: int, epoch: int, index: Tensor, stream: int, k: int) -> Tensor:
     """Uniform float32 (B, k) in [0, 1) for samples index (B,): a hashed counter (SplitMix64, Steele et al. 2014)."""
     key = int.from_bytes(blake2b(f"{seed} {epoch} {stream}".encode(), digest_size=8).digest(), "big", signed=True)
     z = index.long()[:, None] * INDEX_STEP + (torch.arange(k, device=index.device) * LANE_STEP + key)
-    for shift, factor in ROUNDS:
+    for shift, factor in (30, 0xBF58476D1CE4E5B9 - 2**64), (27, 0x94D049BB133111EB - 2**64):
         z = (z ^ (z >> shift & 2 ** (64 - shift) - 1)) * factor  # the mask: >> of an int64 carries the sign down
     return (z >> 40 & 0xFFFFFF).float() * 2.0**-24  # 24 bits are what a float32 holds
 
@@ -92,20 +89,17 @@ class ShiftCrop(Transform):
         self.pixels = pixels
 
     def parameters(self, u: Tensor, shape: torch.Size) -> tuple[Tensor, ...]:
-        """Top and left corner of the crop in the padded image: 0 to 2 * pixels."""
         return (u[:, :2] * (2 * self.pixels + 1)).long().unbind(1)
 
     def apply(self, x: Tensor, top: Tensor, left: Tensor) -> Tensor:
-        # a view (B, C, top, left, H, W) of every possible crop: faster than index arithmetic
-        crops = F.pad(x, [self.pixels] * 4).unfold(2, x.shape[2], 1).unfold(3, x.shape[3], 1)
+        crops = F.pad(x, [self.pixels] * 4).unfold(2, x.shape[2], 1).unfold(3, x.shape[3], 1)  # all, as a view
         return crops[torch.arange(len(x), device=x.device), :, top, left]
 
 
 class Affine(Transform):
-    """Turn and shear along x (+-degrees), scale (factors from, to) and shift (+- that share of each side), about the
-    centre: bilinear, zeros from outside."""
+    """Turn and shear (+-degrees), scale (factors from, to), shift (+-share of a side): bilinear, zeros from outside."""
 
-    def __init__(self, degrees: float = 10.0, translate: float = 0.1, scale: Interval = (0.9, 1.1), shear: float = 0.0):
+    def __init__(self, degrees: float = 10.0, translate: float = 0.1, scale: Sequence = (0.9, 1.1), shear: float = 0.0):
         self.degrees = within(f"degrees of {type(self).__name__}", degrees, 0, 180)
         self.translate = within("translate of Affine", translate, 0, 1)
         self.scale = within("scale of Affine", scale, 0.01, 100, count=2)
@@ -126,24 +120,20 @@ class Affine(Transform):
         cos, sin, tan = angle.deg2rad().cos() / scale, angle.deg2rad().sin() / scale, shear.deg2rad().tan()
         grid = (cos - sin * tan) * dx + (sin + cos * tan) * dy, cos * dy - sin * dx  # where in x it comes from
         grid = torch.stack([grid[0] * (2 / w), grid[1] * (2 / h)], -1)
-        # float32, because bf16 coordinates would move pixels
-        return F.grid_sample(x.float(), grid, align_corners=False).to(x.dtype)
+        return F.grid_sample(x.float(), grid, align_corners=False).to(x.dtype)  # bf16 coordinates would move pixels
 
 
 class Rotation(Affine):
-    """Turn about the centre by up to +-degrees: bilinear, zeros from outside."""
+    """Turn about the centre by up to +-degrees: Affine with nothing else."""
 
     def __init__(self, degrees: float = 10.0):
         super().__init__(degrees, translate=0, scale=(1, 1))
 
 
 class Erasing(Transform):
-    """With probability p fill a rectangle with value (Zhong et al. 2017): scale is its share of the area, ratio its
-    height over width."""
+    """Fill a rectangle with probability p: scale is its share of the area, ratio its height over width (Zhong 2017)."""
 
-    def __init__(
-        self, p: float = 0.5, scale: Interval = (0.02, 0.33), ratio: Interval = (0.3, 3.3), value: float = 0.0
-    ):
+    def __init__(self, p: float = 0.5, scale: Sequence = (0.02, 0.33), ratio: Sequence = (0.3, 3.3), value: float = 0):
         self.p, self.value = within("p of Erasing", p, 0, 1), within("value of Erasing", value, 0, 1)
         self.scale = within("scale of Erasing", scale, 0, 1, count=2)
         self.ratio = within("ratio of Erasing", ratio, 0.01, 100, count=2)
@@ -176,10 +166,10 @@ class BrightnessContrast(Transform):
     def parameters(self, u: Tensor, shape: torch.Size) -> tuple[Tensor, ...]:
         return 1 + (2 * u[:, 0] - 1) * self.brightness, 1 + (2 * u[:, 1] - 1) * self.contrast
 
-    def apply(self, x: Tensor, *factors: Tensor) -> Tensor:
-        brightness, contrast = (factor[:, None, None, None] for factor in factors)
-        bright = (x * brightness).clamp(0, 1)
+    def apply(self, x: Tensor, brightness: Tensor, contrast: Tensor) -> Tensor:
+        bright = (x * brightness[:, None, None, None]).clamp(0, 1)
         grey = bright.mean((2, 3), keepdim=True)  # of each channel
         if x.shape[1] == 3:  # the eye's weights of red, green and blue (ITU-R BT.601)
             grey = 0.2989 * grey[:, 0:1] + 0.587 * grey[:, 1:2] + 0.114 * grey[:, 2:3]
-        return (bright * contrast + grey.mean(1, keepdim=True) * (1 - contrast)).clamp(0, 1).to(x.dtype)
+        stretched = grey.mean(1, keepdim=True).lerp(bright, contrast[:, None, None, None])
+        return stretched.clamp(0, 1).to(x.dtype)

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 from torchvision.transforms import v2
 
 from leyden import UserError, exact
+from leyden.data import facts
 from leyden.data.augment import Augment, Transform
 from leyden.data.samples import Sequences, Tensors, to_float, whole
 
@@ -115,7 +116,7 @@ class DataModule(LightningDataModule):
             UserError: labels outside the classes.
         """
         train = self.splits["train"]
-        return self.facts_of_x(train) | (facts_of_targets if train.y.is_floating_point() else self.facts_of_classes)(train.y)
+        return self.facts_of_x(train) | (facts.of_targets if train.y.is_floating_point() else self.facts_of_classes)(train.y)
 
     def facts_of_x(self, train: Tensors | Sequences) -> dict[str, Any]:
         x = torch.cat(train.x) if isinstance(train, Sequences) else train.x
@@ -123,7 +124,7 @@ class DataModule(LightningDataModule):
             some = spread(train.y, 0)[:FEW].tolist()
             x = torch.stack([Tensors(train.x[some], train.y[some], shown, 0)[i][0] for i in range(len(some))])
         kind = "sequence" if isinstance(train, Sequences) else "image" if x.dim() == 4 else "table"
-        mean, std = moments(x)
+        mean, std = facts.moments(x)
         return {"kind": kind, "shape": [None] * (kind == "sequence") + list(x.shape[1:]), "mean": mean, "std": std}
 
     def facts_of_classes(self, y: Tensor) -> dict[str, Any]:
@@ -225,27 +226,3 @@ def spread(y: Tensor, seed: int) -> Tensor:
         members = (y[order] == label).nonzero().squeeze(1)
         place[members] = (torch.arange(len(members), dtype=torch.float64) + 0.5) / len(members)
     return order[place.argsort(stable=True)]
-
-
-def facts_of_targets(y: Tensor) -> dict[str, Any]:
-    y = y.double().reshape(len(y), -1)
-    std = y.std(0, correction=0)
-    return {
-        "outputs": y.shape[1],
-        "target_mean": y.mean(0).tolist(),
-        "target_std": torch.where(std > 0, std, 1.0).tolist(),
-    }
-
-
-def moments(x: Tensor) -> tuple[list[float], list[float]]:
-    """Mean and standard deviation of each channel (dimension 1) in the scale of `to_float`."""
-    channels = x.transpose(0, 1).flatten(1)
-    if x.dtype == torch.uint8:  # by counting: exact, and the same bits for any number of threads
-        values = torch.arange(256, dtype=torch.float64) / 255
-        weights = torch.stack([channel.bincount(minlength=256) for channel in channels]).double()
-        weights /= weights.sum(1, keepdim=True)
-        mean = weights @ values
-        std = (weights @ values.square() - mean.square()).clamp(min=0).sqrt()
-    else:
-        mean, std = channels.double().mean(1), channels.double().std(1, correction=0)
-    return mean.tolist(), torch.where(std > 0, std, 1.0).tolist()

@@ -12,7 +12,8 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
 from leyden import UserError
-from leyden.data.datamodule import DataModule, moments
+from leyden.data.datamodule import DataModule
+from leyden.data.facts import moments
 from leyden.data.samples import Sequences, Tensors
 
 log = logging.getLogger(__name__)

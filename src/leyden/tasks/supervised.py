@@ -179,9 +179,9 @@ class Supervised(LightningModule):
             raise UserError(f"optimizer or scheduler cannot be built: {error}.") from error
 
     def can_fuse(self) -> bool:
-        """Whether one kernel can step all parameters; under a loss scaler that excludes clipping."""
-        if self.trainer.precision == "16-mixed" and self.trainer.gradient_clip_val and self.device.type == "cuda":
-            log.warning("The optimizer is not fused, since 16-mixed with gradient clipping needs unscaled gradients.")
+        """Whether one kernel can step all parameters; in mixed precision Lightning does not clip for such a kernel."""
+        if self.trainer.precision.endswith("-mixed") and self.trainer.gradient_clip_val:
+            log.warning("The optimizer is not fused: in %s that excludes gradient clipping.", self.trainer.precision)
             return False
         return self.device.type in ("cpu", "cuda")
 

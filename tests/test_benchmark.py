@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+
 from benchmark import benchmark
 from conftest import SMALL
-
 from leyden import UserError
 
 SHORT = ["rounds=2", "steps=3", "threads=1"]

@@ -4,14 +4,15 @@ from omegaconf import OmegaConf
 from leyden import UserError, build, runs
 
 HOSTILE = [
-    "os.system", "posix.system", "subprocess.run", "subprocess.Popen", "builtins.eval", "builtins.exec", "builtins.open",
-    "torch.load", "torch.hub.load", "torch.serialization.load", "torch.jit.load", "numpy.load", "joblib.load",
-    "pandas.read_pickle", "pickle.loads", "torch.utils.cpp_extension.load_inline", "torch.utils.cpp_extension.load",
-    "lightning.fabric.utilities.cloud_io._load", "lightning.LightningModule.load_from_checkpoint",
-    "leyden.tasks.classification.Classification.load_from_checkpoint", "leyden.runs.os.system", "leyden.build.instantiate",
-    "leyden.record.subprocess.run", "leyden.build.get_object", "hydra.utils.get_method", "hydra.utils.instantiate",
-    "importlib.import_module", "shutil.rmtree", "torch.os.system", "lightning.pytorch.trainer.trainer.os.remove",
-    "torchvision.datasets.utils.download_url", "leyden.checkpoints.read", "leyden.runs.Path", "torch.nn.Module.load_state_dict",
+    "os.system", "posix.system", "subprocess.run", "subprocess.Popen", "builtins.eval", "builtins.exec",
+    "builtins.open", "torch.load", "torch.hub.load", "torch.serialization.load", "torch.jit.load", "numpy.load",
+    "joblib.load", "pandas.read_pickle", "pickle.loads", "torch.utils.cpp_extension.load_inline",
+    "torch.utils.cpp_extension.load", "lightning.fabric.utilities.cloud_io._load",
+    "lightning.LightningModule.load_from_checkpoint", "leyden.tasks.classification.Classification.load_from_checkpoint",
+    "leyden.runs.os.system", "leyden.build.instantiate", "leyden.record.subprocess.run", "leyden.build.get_object",
+    "hydra.utils.get_method", "hydra.utils.instantiate", "importlib.import_module", "shutil.rmtree", "torch.os.system",
+    "lightning.pytorch.trainer.trainer.os.remove", "torchvision.datasets.utils.download_url", "leyden.checkpoints.read",
+    "leyden.runs.Path", "torch.nn.Module.load_state_dict",
 ]  # fmt: skip
 
 

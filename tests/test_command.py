@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+
 from leyden import runs
 
 FAKE = ["data=fake", "data.num_samples=100", "data.shape=[1,8,8]", "model=mlp", "debug=fast"]
@@ -38,7 +39,9 @@ def test_all_mistakes_at_once_in_a_line_each(command):
 @pytest.mark.slow
 def test_eight_launches_at_once_have_eight_directories(tmp_path):
     line = [sys.executable, str(runs.PROJECT / "src" / "train.py"), *FAKE, f"log_dir='{tmp_path}'", "+facts.outputs=3"]
-    started = [subprocess.Popen(line, stderr=subprocess.DEVNULL, env=os.environ | {"OMP_NUM_THREADS": "1"}) for _ in range(8)]
+    started = [
+        subprocess.Popen(line, stderr=subprocess.DEVNULL, env=os.environ | {"OMP_NUM_THREADS": "1"}) for _ in range(8)
+    ]
     assert [process.wait() for process in started] == [2] * 8
     records = [json.loads(path.read_text()) for path in tmp_path.glob("train/*/run.json")]
     assert len(records) == 8 and {record["status"] for record in records} == {"failed"}

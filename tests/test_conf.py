@@ -20,7 +20,10 @@ PAIRS = [f"model={m} data={d}" for m, d in itertools.product(OPTIONS["model"], O
 
 @pytest.mark.parametrize("choice", ["", *SINGLE, *PAIRS, "logger=[tensorboard,csv]", "callbacks=[]", "logger=[]"])
 def test_it_composes(choice):
-    keys = [part.replace("=", "=[", 1) + "]" if part.startswith(("callbacks=e", "logger=c")) else part for part in choice.split()]
+    keys = [
+        part.replace("=", "=[", 1) + "]" if part.startswith(("callbacks=e", "logger=c")) else part
+        for part in choice.split()
+    ]
     with initialize_config_dir(str(CONF), version_base="1.3"):
         cfg = compose("train", keys)
     assert OmegaConf.to_container(cfg, resolve=False)["trainer"]["_target_"] == "lightning.Trainer"
@@ -60,4 +63,9 @@ def test_the_command_line_wins_over_debug_and_debug_over_experiment():
 
 
 def test_direction_of_a_metric():
-    assert [overrides.direction(name) for name in ("val/acc", "val/loss", "val/f1_macro", "val/mse")] == ["max", "min", "max", "min"]
+    assert [overrides.direction(name) for name in ("val/acc", "val/loss", "val/f1_macro", "val/mse")] == [
+        "max",
+        "min",
+        "max",
+        "min",
+    ]

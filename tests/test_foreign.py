@@ -40,11 +40,11 @@ def train(configure, tmp_path):
 def evaluate(tmp_path):
     """Evaluate a run in this process; returns the results."""
 
-    def run(directory: Path, *keys: str) -> dict:
+    def run(directory: Path, **keys: object) -> dict:
         from eval import evaluate
 
-        tree = command.from_run(overrides.split([f"log_dir='{tmp_path}'", *keys], "eval"), str(directory))
-        tree.run_dir = str(tmp_path / "eval")
+        tree = command.from_run(overrides.split([f"log_dir='{tmp_path}'"], "eval"), str(directory))
+        tree.update(keys, run_dir=str(tmp_path / "eval"))
         Path(tree.run_dir).mkdir(exist_ok=True)
         return evaluate(tree)
 
@@ -63,12 +63,12 @@ def test_it_trains_and_evaluates(train, evaluate, name):
 
     with pytest.raises(UserError, match=r"foreign\.\w+\.\w+.*'trusted=\[foreign\]'"):
         evaluate(run)
-    again = evaluate(run, "trusted=[foreign]")
+    again = evaluate(run, trusted=["foreign"])
     assert again.items() <= {**metrics["test"], "samples": None}.items() and any("/" in key for key in again)
-    val = evaluate(run, "trusted=[foreign]", "split=val")[OBJECTIVES[name]]
+    val = evaluate(run, trusted=["foreign"], split="val")[OBJECTIVES[name]]
     assert val == metrics["best"]["value"] or name == "gan"  # which draws noise
     with pytest.raises(UserError, match="split=val"):
-        evaluate(run, "trusted=[foreign]", "split=train")
+        evaluate(run, trusted=["foreign"], split="train")
 
     twin = runs.read_json(train(name, folder="twin") / "metrics.json")
     assert twin["weights_sha256"] == metrics["weights_sha256"]

@@ -10,7 +10,9 @@ from leyden import runs
 
 ROOT = runs.PROJECT
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
-pytestmark = pytest.mark.skipif('name = "leyden"' not in (ROOT / "pyproject.toml").read_text(), reason="a copy of the template")
+pytestmark = pytest.mark.skipif(
+    'name = "leyden"' not in (ROOT / "pyproject.toml").read_text(), reason="a copy of the template"
+)
 
 # folder or file -> what it may import at its top, of our own package and of the heavy ones
 ALLOWED = {

@@ -63,7 +63,9 @@ def test_pair(configure, files, data, model):
             train(cfg)
 
 
-@pytest.mark.parametrize(("data", "task"), [("diabetes", "classification"), ("digits", "regression"), ("ink", "regression")])
+@pytest.mark.parametrize(
+    ("data", "task"), [("diabetes", "classification"), ("digits", "regression"), ("ink", "regression")]
+)
 def test_a_task_that_does_not_fit_the_data_is_named(configure, data, task):
     from train import train
 

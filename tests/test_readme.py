@@ -12,7 +12,11 @@ from leyden import runs
 
 TEXT = (runs.PROJECT / "README.md").read_text(encoding="utf-8")
 LINES = [line for block in re.findall(r"```bash\n(.*?)```", TEXT, re.S) for line in block.splitlines() if line.strip()]
-MADE = re.findall(r"`(src/leyden/\S+\.py|conf/\S+\.yaml)`(?:[^\n`]|`\$\{[^`]*`|`read`|\n(?!\n))*\n\n```(?:python|yaml)\n(.*?)```", TEXT, re.S)
+MADE = re.findall(
+    r"`(src/leyden/\S+\.py|conf/\S+\.yaml)`(?:[^\n`]|`\$\{[^`]*`|`read`|\n(?!\n))*\n\n```(?:python|yaml)\n(.*?)```",
+    TEXT,
+    re.S,
+)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,9 @@ import pytest
 from leyden import record, runs
 
 
-@pytest.mark.parametrize(("end", "status"), [("pass", "finished"), ("1 / 0", "failed"), ("raise SystemExit(143)", "stopped")])
+@pytest.mark.parametrize(
+    ("end", "status"), [("pass", "finished"), ("1 / 0", "failed"), ("raise SystemExit(143)", "stopped")]
+)
 def test_run_json_says_how_it_ended(configure, end, status):
     cfg = configure()
     try:
@@ -25,7 +27,10 @@ def test_run_json_says_how_it_ended(configure, end, status):
 
 
 def test_changes_hold_untracked_files_too(tmp_path, monkeypatch):
-    for arguments in (["init", "-q"], ["-c", "user.name=x", "-c", "user.email=x", "commit", "-q", "--allow-empty", "-m", "x"]):
+    for arguments in (
+        ["init", "-q"],
+        ["-c", "user.name=x", "-c", "user.email=x", "commit", "-q", "--allow-empty", "-m", "x"],
+    ):
         subprocess.run(["git", "-C", str(tmp_path), *arguments], check=True)
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "größe.py").write_text("new = 1\n")

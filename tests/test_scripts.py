@@ -40,7 +40,9 @@ def test_train_then_eval_repeats_the_numbers(command, tmp_path):
     assert again.returncode == 0, again.stderr
     result = metrics(only(tmp_path, "logs/eval/*"))["test"]
     expected = metrics(tmp_path / "moved run")["test"]
-    assert {k: v for k, v in result.items() if k != "checkpoint"} == {k: v for k, v in expected.items() if k != "checkpoint"}
+    assert {k: v for k, v in result.items() if k != "checkpoint"} == {
+        k: v for k, v in expected.items() if k != "checkpoint"
+    }
     assert dict(re.findall(r"^(test/\w+) (\d\.\d{4})$", again.stdout, re.M)) == printed
 
     last = command("eval.py", f"run='{moved}/checkpoints/last.ckpt'", "data.batch_size=7", "split=val")

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from conftest import SMALL
 from lightning import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from torch.utils.data import DataLoader
 
+from conftest import SMALL
 from leyden import UserError, build, timing
 
 CPU = torch.device("cpu")

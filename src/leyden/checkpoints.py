@@ -56,7 +56,7 @@ class AtomicIO(TorchCheckpointIO):
                 os.fsync(file.fileno())
             os.replace(beside, path)
         except (OSError, RuntimeError) as error:  # torch says RuntimeError when a disk is full
-            raise UserError(f"The checkpoint {path} could not be written ({error}); the one before it is whole.") from error
+            raise UserError(f"The checkpoint {path} cannot be written ({error}); the one before is whole.") from error
         finally:
             with suppress(OSError):
                 beside.unlink()

@@ -73,7 +73,9 @@ def from_run(line: overrides.Line, asked: str | None) -> DictConfig:
         UserError: there is no such run, it has no checkpoint, or an override does not fit its tree.
     """
     if not asked:
-        raise UserError(f"Which run? Type run=<run directory, checkpoint or latest>; {CONF / line.config}.yaml has more.")
+        raise UserError(
+            f"Which run? Type run=<run directory, checkpoint or latest>; {CONF / line.config}.yaml has more."
+        )
     chosen = [key for key in line.keys if (CONF / key.partition("=")[0]).is_dir()]
     line.keys = [key for key in line.keys if key not in chosen]
     folder = [key for key in line.keys if key.startswith("log_dir=")]
@@ -84,9 +86,11 @@ def from_run(line: overrides.Line, asked: str | None) -> DictConfig:
     tree.threads = tree.threads or runs.read_json(directory / "run.json").get("threads")
     for name in ("callbacks", "profiler"):
         tree.pop(name, None)
-    for name in own:
-        tree[name] = OmegaConf.to_container(own, resolve=False)[name]
+    for key, value in own.items_ex(resolve=False):
+        tree[key] = value
     tree.trainer.update(kept)
+    if OmegaConf.select(tree, "model.weights"):  # the checkpoint has them
+        tree.model.weights = None
     tree.run = str(checkpoint)
     overrides.check(line, CONF, tree)
     return tree
@@ -101,14 +105,16 @@ def start(function: Callable[[DictConfig], Any], cfg: DictConfig) -> Any:
     directory = Path(HydraConfig.get().runtime.output_dir)
     cfg.run_dir = str(directory)
     for key in ("data.root", "data.path"):  # the user's own files count from where the command was typed
-        if path := OmegaConf.select(cfg, key):
+        if (path := OmegaConf.select(cfg, key)) and not OmegaConf.is_interpolation(cfg.data, key[5:]):
             OmegaConf.update(cfg, key, os.path.abspath(os.path.expanduser(path)))
     if cfg.seed is None:
         cfg.seed = secrets.randbelow(2**31)
     processes = 1 if ranks.outside() else ranks.count(cfg.trainer)
     if processes == 1:
         if cfg.trainer.strategy == "ddp" and not ranks.outside():
-            cfg.trainer.update(strategy="auto", devices=1)  # one device: no process group that the next job would inherit
+            cfg.trainer.update(
+                strategy="auto", devices=1
+            )  # one device: no process group that the next job would inherit
         return function(cfg)
     try:
         return ranks.start(function, cfg, directory, processes)

@@ -118,7 +118,9 @@ def version(package: str) -> str | None:
 def git(*arguments: str) -> str:
     """What a git command prints in the project; nothing where there is no git or no repository."""
     try:
-        result = subprocess.run(["git", "-C", str(PROJECT), *arguments], capture_output=True, text=True, errors="replace")
+        result = subprocess.run(
+            ["git", "-C", str(PROJECT), *arguments], capture_output=True, text=True, errors="replace"
+        )
     except OSError:
         return ""
     return result.stdout

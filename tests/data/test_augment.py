@@ -10,22 +10,11 @@ from torch import Tensor
 from torchvision.transforms import InterpolationMode
 
 from leyden import UserError
-from leyden.data.augment import (
-    Affine,
-    Augment,
-    BrightnessContrast,
-    Erasing,
-    HorizontalFlip,
-    Rotation,
-    ShiftCrop,
-    Transform,
-    draws,
-)
+from leyden.data.augment import Affine, Augment, BrightnessContrast, Erasing, HorizontalFlip, Rotation, ShiftCrop, draws
 
 BILINEAR = InterpolationMode.BILINEAR
 ALL = [HorizontalFlip(), ShiftCrop(3), Rotation(30), Affine(20, 0.2, (0.7, 1.3), 15)]
 ALL += [Erasing(), BrightnessContrast(0.5, 0.5)]
-SHAPES = [(16, 1, 28, 28), (16, 3, 20, 31), (1, 3, 33, 12), (0, 3, 16, 12)]
 each_transform = pytest.mark.parametrize("transform", ALL, ids=lambda transform: type(transform).__name__)
 
 
@@ -42,33 +31,21 @@ def chi_square(u: Tensor, bins: int) -> float:
     return float(((counts - expected).square().sum() / expected - (bins - 1)) / math.sqrt(2 * (bins - 1)))
 
 
-@pytest.mark.parametrize("first, step", [(0, 1), (0, 1024), (2**40, 1), (-100_000, 1)])
-def test_draws_are_uniform_along_the_index(first, step):
+@pytest.mark.parametrize("first, step", [(0, 1), (0, 1024), (2**40, 1)])
+def test_draws_are_uniform(first, step):
     u = draws(0, 0, first + torch.arange(100_000) * step, 0, 3)
     assert u.dtype == torch.float32 and u.min() >= 0 and u.max() < 1
-    assert all(abs(chi_square(column, 256)) < 4 for column in (*u.unbind(1), u))
+    assert all(abs(chi_square(column, 256)) < 4 for column in u.unbind(1))
     assert abs(chi_square((u * 2**24).long() % 256 / 256, 256)) < 4  # the last bits, too
 
 
-@pytest.mark.parametrize("axis", ["seed", "epoch", "stream"])
-def test_draws_of_a_sample_are_uniform_along(axis):
-    at = {"seed": 5, "epoch": 5, "stream": 5, "index": torch.arange(20), "k": 2}
-    assert abs(chi_square(torch.cat([draws(**{**at, axis: i}) for i in range(1000)]), 64)) < 4
-
-
-def neighbours() -> dict[str, tuple[Tensor, Tensor]]:
-    n, index = 100_000, torch.arange(100_000)
-    first, second = draws(0, 0, index, 0, 2).unbind(1)
-    others = {"seed": (1, 0, index, 0, 1), "epoch": (0, 1, index, 0, 1), "stream": (0, 0, index, 1, 1)}
-    pairs = {"lane": (first, second)} | {word: (first, draws(*at)[:, 0]) for word, at in others.items()}
-    return pairs | {f"index+{step}": (first[: n - step], first[step:]) for step in (1, 2, 10, 64, 1024)}
-
-
-@pytest.mark.parametrize("pair", [pytest.param(pair, id=word) for word, pair in neighbours().items()])
-def test_neighbouring_draws_are_independent(pair):
-    assert abs(torch.corrcoef(torch.stack(pair))[0, 1]) < 4 / math.sqrt(len(pair[0]))
-    cells = (pair[0] * 16).floor() * 16 + (pair[1] * 16).floor()  # any dependence, not the linear one alone
-    assert abs(chi_square((cells + 0.5) / 256, 256)) < 4
+def test_neighbouring_draws_are_independent():
+    index = torch.arange(100_000)
+    first, lane = draws(0, 0, index, 0, 2).unbind(1)
+    others = [draws(*at)[:, 0] for at in ((1, 0, index, 0, 1), (0, 1, index, 0, 1), (0, 0, index, 1, 1))]
+    for other in (lane, *others, *(first.roll(step) for step in (1, 2, 10, 64, 1024))):
+        cells = (first * 16).floor() * 16 + (other * 16).floor()  # any dependence, not the linear one alone
+        assert abs(chi_square((cells + 0.5) / 256, 256)) < 4
 
 
 def test_draws_are_these_numbers_on_every_machine():
@@ -76,30 +53,19 @@ def test_draws_are_these_numbers_on_every_machine():
     assert (draws(0, 1, torch.tensor([0, 1, 59_999]), 2, 2) * 2**24).tolist() == expected
 
 
-def test_draws_follow_the_index():
-    whole, order = draws(3, 4, torch.arange(300), 1, 4), torch.arange(300) * 7 % 300
-    assert torch.equal(draws(3, 4, order.int(), 1, 4), whole[order])
-    assert torch.equal(draws(3, 4, torch.tensor([7]), 1, 2), whole[7:8, :2])
-    others = [draws(seed, 4, torch.arange(300), 1, 4) for seed in (-1, 2**32, 2**80)]  # any integer is a seed
-    assert len(torch.cat([whole, *others]).unique()) > 4790  # of 4800
+def test_any_integer_is_a_seed():
+    u = torch.cat([draws(seed, 4, torch.arange(300), 1, 4) for seed in (-1, 3, 2**32, 2**80)])
+    assert len(u.unique()) > 4790  # of 4800
 
 
 # ---- whole batches
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_a_batch_keeps_shape_dtype_and_range(shape):
-    x, generator = batch(*shape), torch.get_rng_state()
-    y = Augment(ALL, 0)(x, torch.arange(len(x)), 0)
-    assert y.shape == x.shape and y.dtype == x.dtype and ((y >= 0) & (y <= 1)).all()
-    assert torch.equal(x, batch(*shape)) and torch.equal(generator, torch.get_rng_state())  # both are left alone
 
 
 def test_samples_seeds_and_epochs_differ_and_repeat():
     x, index = batch(1, 3, 24, 24).expand(8, -1, -1, -1), torch.arange(8)
     runs = [Augment(ALL, seed)(x, index, epoch) for seed, epoch in ((0, 0), (0, 1), (1, 0), (0, 0))]
     assert len(torch.cat(runs[:3]).flatten(1).unique(dim=0)) == 24
-    assert torch.equal(runs[0], runs[3])
+    assert torch.equal(runs[0], runs[3]) and torch.equal(x[:1], batch(1, 3, 24, 24))  # x itself is left alone
 
 
 def test_equal_transforms_of_one_list_draw_apart():
@@ -114,7 +80,7 @@ def test_order_and_size_of_the_batch_change_no_bit(transform):
     augment = Augment([transform], 0)
     whole = augment(x, index, 2)
     assert torch.equal(augment(x[order], index[order], 2), whole[order])
-    for size in (1, 2, 3, 5, 16, 33):
+    for size in (1, 3, 16):
         parts = zip(x.split(size), index.split(size), strict=True)
         assert torch.equal(torch.cat([augment(*part, 2) for part in parts]), whole)
 
@@ -125,16 +91,11 @@ def test_no_value_is_read_back_from_the_device(transform):
     assert Augment([transform], 0)(x, index, 0).shape == x.shape
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_gpu_does_not_wait_and_agrees_with_the_cpu():
+@pytest.mark.gpu
+def test_a_gpu_agrees_with_the_cpu():
     x, index = batch(8, 3, 16, 12), torch.arange(8)
-    on_gpu = x.cuda(), index.cuda()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        y, u = Augment(ALL, 0)(*on_gpu, 0), draws(0, 0, on_gpu[1], 0, 5)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    assert torch.equal(u.cpu(), draws(0, 0, index, 0, 5))
+    assert torch.equal(draws(0, 0, index.cuda(), 0, 5).cpu(), draws(0, 0, index, 0, 5))
+    y = Augment(ALL, 0)(x.cuda(), index.cuda(), 0)
     torch.testing.assert_close(y.cpu(), Augment(ALL, 0)(x, index, 0), rtol=0, atol=1e-4)
 
 
@@ -145,29 +106,23 @@ def test_bf16_gives_nearly_what_float32_gives(transform):
     torch.testing.assert_close(augment(x, index, 0), expected, rtol=0, atol=2**-8)
 
 
-@pytest.mark.parametrize("transform", [HorizontalFlip(), ShiftCrop(3)])
-def test_bytes_are_moved_like_floats(transform):
-    x, index, augment = (batch(16, 3, 20, 31) * 255).byte(), torch.arange(16), Augment([transform], 0)
-    assert torch.equal(augment(x, index, 0), augment(x.float(), index, 0).byte())
-
-
 # ---- pixels, against torchvision on single images
 
 SINGLE = {
     "HorizontalFlip": lambda x, flip: V.horizontal_flip(x) if flip else x,
     "ShiftCrop": lambda x, top, left: V.crop(V.pad(x, [3] * 4), top, left, *x.shape[1:]),
-    "Rotation": lambda x, angle: V.rotate(x, angle, BILINEAR),
+    "Rotation": lambda x, angle, *_: V.rotate(x, -angle, BILINEAR),  # V.rotate counts counter-clockwise
     "Affine": lambda x, angle, right, down, *more: V.affine(x, angle, [right, down], more[0], [more[1], 0.0], BILINEAR),
     "Erasing": lambda x, *rectangle: V.erase(x, *rectangle, torch.zeros(1)),
     "BrightnessContrast": lambda x, by, stretch: V.adjust_contrast(V.adjust_brightness(x, by), stretch),
 }
 
 
-def parameters(transform: Transform, *shape: int) -> tuple[Tensor, ...]:
+def parameters(transform, *shape: int) -> tuple[Tensor, ...]:
     return transform.parameters(draws(0, 0, torch.arange(shape[0]), 0, transform.draws), torch.Size(shape))
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", [(16, 1, 28, 28), (16, 3, 20, 31), (1, 3, 33, 12), (0, 3, 16, 12)])
 @each_transform
 def test_each_sample_is_what_torchvision_makes_of_it(transform, shape):
     x, chosen = batch(*shape), parameters(transform, *shape)
@@ -184,26 +139,19 @@ def test_each_sample_is_what_torchvision_makes_of_it(transform, shape):
 @pytest.mark.parametrize("kind", [HorizontalFlip, Erasing])
 def test_p_is_the_share_of_samples_that_change(kind):
     x, index = batch(10_000, 1, 6, 6) + 0.1, torch.arange(10_000)
-    assert torch.equal(kind(0)(x[:1], torch.zeros(1, kind.draws)), x[:1])  # the smallest draw
     for p, slack in ((0, 0), (0.3, 0.02), (1, 0)):
         changed = Augment([kind(p)], 0)(x, index, 0) != x
         assert abs(changed.flatten(1).any(1).float().mean() - p) <= slack
 
 
-@pytest.mark.parametrize("pixels", [0, 1, 2, 4, 7])
-def test_every_shift_is_equally_likely(pixels):
-    for corner in parameters(ShiftCrop(pixels), 20_000, 1, 8, 8):
-        assert (torch.bincount(corner) / 20_000 * (2 * pixels + 1) - 1).abs().max() < 0.15
-    assert ShiftCrop(pixels).parameters(torch.full((1, 2), 1 - 2**-24), torch.Size())[0] == 2 * pixels  # largest draw
-
-
 def test_ranges_are_filled_and_kept():
-    chosen = parameters(Affine(25, 0.1, (0.5, 2.0), 5), 20_000, 1, 20, 30)
-    chosen += parameters(BrightnessContrast(0.4, 0.1), 20_000, 1, 20, 30)
-    limits = (-25, 25), (-3, 3), (-2, 2), (0.5, 2), (-5, 5), (0.6, 1.4), (0.9, 1.1)
+    transforms = ShiftCrop(3), Affine(25, 0.1, (0.5, 2.0), 5), BrightnessContrast(0.4, 0.1)
+    chosen = [value for transform in transforms for value in parameters(transform, 20_000, 1, 20, 30)]
+    limits = (0, 6), (0, 6), (-25, 25), (-3, 3), (-2, 2), (0.5, 2), (-5, 5), (0.6, 1.4), (0.9, 1.1)
     for value, (low, high) in zip(chosen, limits, strict=True):
         share = (value - low) / (high - low)
         assert -1e-6 <= share.min() < 0.002 and 0.998 < share.max() <= 1 + 1e-6
+        assert abs(share.mean() - 0.5) < 0.01
 
 
 def test_erased_rectangles_lie_inside_and_have_their_area():
@@ -215,11 +163,11 @@ def test_erased_rectangles_lie_inside_and_have_their_area():
 
 WRONG = [
     (HorizontalFlip, {"p": 1.5}, r"p of HorizontalFlip is 1.5; type a number from 0 to 1\.$"),
-    (HorizontalFlip, {"p": "half"}, "is 'half'"),
     (HorizontalFlip, {"p": math.nan}, "is nan"),
     (ShiftCrop, {"pixels": 1.5}, "a whole number"),
-    (Affine, {"scale": [1.1, 0.9]}, "two rising numbers from 0.01 to 100."),
-    (Erasing, {"ratio": [0.5, 1, 2]}, "ratio of Erasing"),
+    (Rotation, {"degrees": "ten"}, "degrees of Rotation is 'ten'"),
+    (Affine, {"scale": 1.1}, r"scale of Affine is 1.1; type a list of 2 numbers from 0.01 to 100\.$"),
+    (Augment, {"transforms": [torch.nn.ReLU()], "seed": 0}, "ReLU is not a Transform"),
 ]
 
 
@@ -227,11 +175,6 @@ WRONG = [
 def test_a_wrong_setting_is_answered_with_a_right_one(kind, settings, words):
     with pytest.raises(UserError, match=words):
         kind(**settings)
-
-
-def test_other_transforms_are_refused():
-    with pytest.raises(UserError, match="ReLU is not a Transform of leyden.data.augment"):
-        Augment([torch.nn.ReLU()], 0)
 
 
 def test_a_list_of_a_config_file_becomes_transforms():

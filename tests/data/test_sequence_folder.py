@@ -31,7 +31,7 @@ def fill(root, classes=("rise", "fall"), count=4):
 
 def test_files_are_read_as_they_are(tmp_path):
     put(tmp_path / "10" / "a.npy", steps(2))
-    put(tmp_path / "2" / "b10.npy", steps(5).astype(np.int16))
+    put(tmp_path / "2" / "b10.npy", steps(5).astype(">i2"))
     put(tmp_path / "2" / "b9.CSV", "0,1,2\r\n3,4,5\r\n6,7,8.5\r\n")
     put(tmp_path / "2" / "notes.txt", "not data")
     put(tmp_path / ".hidden" / "a.npy", b"")
@@ -71,11 +71,11 @@ def test_a_config_builds_it(tmp_path, configure, monkeypatch):
 
 @pytest.mark.parametrize(
     "text",
-    ["1,2\n3,4\n", "a,b\n1,2\n3,4", '"a","b"\r\n1,2\r\n\r\n3,"4"\r\n', "\ufeff1, 2\n3, 4", ",\n1,2\n3e0,4.0\n"],
+    ["1,2\n3,4\n", "a,b\n1,2\n3,4", '"a","n2"\r\n1,2\r\n\r\n3,"4"\r\n', "\ufeff1, 2\n3, 4", ",\n1,2\n3e0,4.0\n"],
 )
 def test_csv_with_and_without_a_header(text, tmp_path):
     assert load(put(tmp_path / "a.csv", text)).tolist() == [[1, 2], [3, 4]]
-    assert load(put(tmp_path / "one.csv", "x\n1\n2")).tolist() == [[1], [2]]
+    assert load(put(tmp_path / "one.csv", "info\n1\n2")).tolist() == [[1], [2]]
 
 
 class Trap:
@@ -86,29 +86,22 @@ class Trap:
 @pytest.mark.parametrize(
     ("name", "content", "problem"),
     [
-        ("a.npy", steps(0), "is empty"),
-        ("a.npy", np.zeros((4, 0)), "is empty"),
-        ("a.npy", np.array([[1, np.nan], [2, 3]]), "NaN or infinity at step 0"),
+        ("a.npy", steps(0), r"shape \[0, 3\], not numbers of T x F, T > 0"),
+        ("a.npy", np.zeros(5), r"shape \[5\], not numbers of T x F"),
+        ("a.npy", np.zeros((2, 3), dtype=complex), "holds complex128"),
         ("a.npy", np.array([[1, 2], [np.inf, 3]]), "NaN or infinity at step 1"),
         ("a.npy", np.array([[1e300, 2]]), "NaN or infinity"),
-        ("a.npy", np.zeros(5), r"shape \[5\], not numbers of shape T x F"),
-        ("a.npy", np.zeros((2, 3, 4)), "not numbers of shape T x F"),
-        ("a.npy", np.zeros((2, 3), dtype=complex), "holds complex128"),
-        ("a.npy", np.array([["a", "b"]]), "holds <U1"),
         ("a.npy", b"", "cannot be read"),
-        ("a.npy", b"\x93NUMPY\x01\x00", "cannot be read"),
-        ("a.npy", b"something else", "cannot be read"),
+        ("a.npy", b"\x93NUMPY\x01\x00\x04\x00((((", "cannot be read"),
         ("a.npy", pickle.dumps(Trap()), "cannot be read"),
-        ("a.csv", "", "is empty"),
-        ("a.csv", "a,b\n", "is empty"),
-        ("a.csv", "\n\n", "is empty"),
-        ("a.csv", "1,2\n\n3,oops\n", "line 3, '3,oops', is not 2 numbers"),
-        ("a.csv", "1,b\n3,4\n", "line 1, '1,b'"),
-        ("a.csv", "1,2\n3,\n", "line 2"),
-        ("a.csv", "x,y\n1,2\n3,4,5\n", "line 3, '3,4,5', is not 2 numbers"),
-        ("a.csv", "x;y\n1;2\n", "line 2, '1;2', is not 1 numbers"),
-        ("a.csv", "1,nan\n", "NaN or infinity at step 0"),
-        ("a.csv", "1,1e999\n", "NaN or infinity"),
+        ("a.csv", "", "not numbers of T x F, T > 0"),
+        ("a.csv", "a,b\n", "not numbers of T x F, T > 0"),
+        ("a.csv", "1,2\n\n3,oops\n", "'oops'"),
+        ("a.csv", "1,b\n3,4\n", "'b'"),  # not a header, which would lose a step
+        ("a.csv", "1,2\n3,\n", "convert string ''"),
+        ("a.csv", "1,2\n3,4,5\n6,7,8\n", "columns changed from 2 to 3"),
+        ("a.csv", "x;y\n1;2\n", "'1;2'"),
+        ("a.csv", "NaN,nan\n1,2\n", "NaN or infinity at step 0"),
         ("a.csv", b"\xff\xfe1\x00,\x002\x00", "cannot be read"),
     ],
 )
@@ -127,33 +120,26 @@ def test_a_truncated_array_and_pickled_objects_are_named(tmp_path):
     np.save(path, np.array([[Trap()]]), allow_pickle=True)
     with pytest.raises(UserError, match=r"a.npy cannot be read"):
         load(path)
-    path.unlink()
-    path.mkdir()
-    with pytest.raises(UserError, match=r"a.npy cannot be read .*directory"):
-        load(path)
+
+
+def own(root, split, *place):
+    """A good folder of train, and one more sequence of five columns."""
+    put((fill(root / "train").parent / split).joinpath(*place), steps(3, 5))
 
 
 @pytest.mark.parametrize(
     ("make", "problem"),
     [
-        (lambda root: None, "cannot be read .*No such file.*data.root="),
-        (lambda root: put(root / "a.npy", steps(2)), "two or more classes, but has none"),
-        (lambda root: fill(root, classes=["only"]), "two or more classes, but has .*only"),
-        (lambda root: [(root / name).mkdir(parents=True) for name in "ab"], "a has no .npy or .csv"),
+        (lambda root: None, r"root needs two or more classes, not \[\]; set data.root="),
+        (lambda root: fill(root, classes=["only"]), r"not \['only'\]"),
         (
-            lambda root: put(fill(root) / "rise" / "3.npy", steps(3, 5)),
-            "rise.3.npy has 5 columns, but .*fall.0.npy has 3",
+            lambda root: [(fill(root) / name).mkdir() for name in "ab"],
+            r"no .npy or .csv file of the classes \['a', 'b'\]",
         ),
-        (
-            lambda root: fill(fill(root / "train").parent / "val", ["sit"]),
-            "val.sit is a class that train does not have",
-        ),
-        (lambda root: (fill(root / "train").parent / "val").mkdir(), "val has no folders of classes"),
-        (lambda root: fill(root / "test"), "train cannot be read"),
-        (
-            lambda root: put(fill(root / "train").parent / "val" / "rise" / "0.npy", steps(3, 5)),
-            "val.rise.0.npy has 5 columns",
-        ),
+        (lambda root: own(root, "train", "rise", "3.npy"), "rise.3.npy has 5 columns, but .*fall.0.npy has 3"),
+        (lambda root: own(root, "val", "rise", "0.npy"), "val.rise.0.npy has 5 columns, but .*fall.0.npy has 3"),
+        (lambda root: own(root, "val", "sit", "0.npy"), r"val has the classes \['sit'\] that train does not have"),
+        (lambda root: own(root, "val", "0.npy"), "val has no .npy or .csv file of the classes"),
     ],
 )
 def test_a_bad_folder_is_named(make, problem, tmp_path):

@@ -66,7 +66,8 @@ class Keeper(Checkpoint):
         if not set(trainer.callback_metrics) - self.before:
             return
         wanted = {self.monitor, self.objective}
-        ours = {f"train/{name}" for name in ("loss", *task.counted)} if hasattr(task, "counted") else wanted
+        counted: Any = getattr(task, "counted", None)  # of a task of another kind nobody knows before its epoch ends
+        ours = wanted if counted is None else {f"train/{name}" for name in ["loss", *counted]}
         names = set(trainer.callback_metrics) | {name for name in ours if name.startswith("train/")}
         for key, name in (("objective", self.objective), ("checkpoint.monitor", self.monitor)):
             if name not in names:
@@ -84,7 +85,8 @@ class Keeper(Checkpoint):
         sign = -1 if self.mode == "min" else 1
         if math.isnan(value) or (self.best and sign * value < sign * self.best["value"]):
             return
-        self.best = {"monitor": self.monitor, "value": value, "epoch": trainer.current_epoch, "step": trainer.global_step}
+        epoch, step = trainer.current_epoch, trainer.global_step
+        self.best = {"monitor": self.monitor, "value": value, "epoch": epoch, "step": step}
         if self.objective in trainer.callback_metrics:
             self.best["objective"] = float(trainer.callback_metrics[self.objective])
         if self.write:
@@ -135,7 +137,8 @@ class Keeper(Checkpoint):
         if self.weights is not None:
             checkpoint["state_dict"] = self.weights
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
-        checkpoint["leyden"] = {"epoch": trainer.current_epoch, "step": self.step, "best": self.best, "metrics": metrics}
+        epoch = trainer.current_epoch
+        checkpoint["leyden"] = {"epoch": epoch, "step": self.step, "best": self.best, "metrics": metrics}
 
     def state_dict(self) -> dict[str, Any]:
         return {"best": self.best}

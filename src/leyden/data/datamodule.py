@@ -81,9 +81,11 @@ class DataModule(LightningDataModule):
             raise UserError(f"{self.title} has no training samples; check its files or its size.")
         cut = self.cut(train.y, found["val"] is None, found["test"] is None)
         none = torch.tensor([], dtype=torch.int64)
-        splits = {split: train.subset(cut[split]) if split in cut else found[split] or train.subset(none) for split in SPLITS}
+        splits = {
+            split: train.subset(cut[split]) if split in cut else found[split] or train.subset(none) for split in SPLITS
+        }
         if len(splits["train"]) == 0:
-            raise UserError(f"{self.title} has no training samples left; lower data.val_fraction or data.test_fraction.")
+            raise UserError(f"{self.title} has no training samples left; lower val_fraction or test_fraction.")
         for split, samples in splits.items():
             if isinstance(samples, Tensors):
                 samples.transforms, samples.seed = self.transforms[split], self.seed
@@ -116,7 +118,8 @@ class DataModule(LightningDataModule):
             UserError: labels outside the classes.
         """
         train = self.splits["train"]
-        return self.facts_of_x(train) | (facts.of_targets if train.y.is_floating_point() else self.facts_of_classes)(train.y)
+        of_y = facts.of_targets if train.y.is_floating_point() else self.facts_of_classes
+        return self.facts_of_x(train) | of_y(train.y)
 
     def facts_of_x(self, train: Tensors | Sequences) -> dict[str, Any]:
         x = torch.cat(train.x) if isinstance(train, Sequences) else train.x

@@ -72,7 +72,7 @@ def load(path: Path) -> Tensor:
     try:
         raw = path.read_bytes()
         values = table(raw) if path.suffix.lower() == ".csv" else read_array(BytesIO(raw), allow_pickle=False)
-    except (OSError, ValueError, EOFError, MemoryError) as error:
+    except Exception as error:  # a damaged head of a .npy file has errors of many kinds
         raise UserError(f"{path} cannot be read as a sequence ({' '.join(str(error).split())}).") from error
     if values.dtype.kind not in "buif" or values.ndim != 2 or values.size == 0:
         raise UserError(f"{path} holds {values.dtype} of shape {list(values.shape)}, not numbers of T x F, T > 0.")

@@ -1,0 +1,40 @@
+"""Fine-tuning in two parts: first the head alone, then everything."""
+
+from typing import Any
+
+from lightning import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback
+from torch import nn
+
+from leyden import UserError
+
+
+class Freeze(Callback):
+    """Leaves all of `task.model` but its `head` as it is until an epoch, counted from 0; its BatchNorm, too.
+
+    Raises:
+        UserError: the model has no part that is called head.
+    """
+
+    def __init__(self, until_epoch: int):
+        self.until_epoch = until_epoch
+
+    def setup(self, trainer: Trainer, task: LightningModule, stage: str) -> None:
+        self.body = [part for name, part in task.model.named_children() if name != "head"]
+        if len(self.body) == len(list(task.model.children())):
+            raise UserError(f"callbacks=[freeze] needs a model with a part called head; {type(task.model).__name__} has none.")
+        self.parameters = [p for part in self.body for p in part.parameters() if p.requires_grad]
+
+    def on_train_epoch_start(self, trainer: Trainer, task: LightningModule) -> None:
+        self.frozen = trainer.current_epoch < self.until_epoch
+        for module in (module for part in self.body for module in part.modules()):
+            if isinstance(module, nn.modules.batchnorm._NormBase):
+                module.train(not self.frozen)
+        if trainer.world_size == 1:  # saves their backward pass; DDP must know all parameters from the start
+            for parameter in self.parameters:
+                parameter.requires_grad_(not self.frozen)
+
+    def on_before_optimizer_step(self, trainer: Trainer, task: LightningModule, *_: Any) -> None:
+        if self.frozen:  # without a gradient an optimizer leaves a parameter alone, its weight decay too
+            for parameter in self.parameters:
+                parameter.grad = None

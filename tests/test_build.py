@@ -52,6 +52,16 @@ def test_facts_that_contradict_the_data(train):
         train("facts={outputs:7}")
 
 
+NORMALIZE = "data.{}_transforms=[{{_target_:torchvision.transforms.v2.Normalize,mean:[0.5],std:[0.5]}}]"
+
+
+def test_normalising_twice_is_refused(train):
+    twice = [NORMALIZE.format(split) for split in ("train", "eval")]
+    with pytest.raises(UserError, match=r"normalise.*torch.nn.Identity"):
+        train(*twice)
+    train(*twice, "task.preprocess._target_=torch.nn.Identity", "data.num_workers=0", folder="once")
+
+
 def test_a_key_that_no_constructor_takes(train):
     with pytest.raises(UserError, match="nonsense"):
         train("+optimizer.nonsense=1")

@@ -149,8 +149,16 @@ def facts(cfg: DictConfig, datamodule: LightningDataModule) -> None:
     """Put what the data says of itself into cfg.facts, from where models and tasks take it.
 
     Raises:
-        UserError: facts that the config gives are not those of the data, or those of the data are no plain values.
+        UserError: facts that the config gives are not those of the data, or those of the data are no plain values;
+            the data is normalised in the workers, and would be again on the device.
     """
+    transforms = [step for steps in getattr(datamodule, "transforms", {}).values() for step in steps]
+    standardizes = str(OmegaConf.select(cfg, "task.preprocess._target_")).endswith(".Standardize")
+    if standardizes and any(isinstance(step, v2.Normalize) for step in transforms):
+        raise UserError(
+            "The transforms of data normalise, and task.preprocess does, too; leave Normalize out, "
+            "or type task.preprocess._target_=torch.nn.Identity."
+        )
     found = getattr(datamodule, "facts", {})
     for name, value in (cfg.facts or {}).items():
         given = OmegaConf.to_container(value) if isinstance(value, DictConfig | ListConfig) else value

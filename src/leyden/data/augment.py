@@ -112,14 +112,14 @@ class Affine(Transform):
         return angle * self.degrees, right, down, between(u[:, 4], *self.scale), shear * self.shear
 
     def apply(self, x: Tensor, *parameters: Tensor) -> Tensor:
-        """Not by F.affine_grid: that is a matrix product, which a GPU may do in TF32, with 10 bits to a coordinate."""
+        # not by F.affine_grid: that is a matrix product, which a GPU may do in TF32, with 10 bits to a coordinate
         angle, right, down, scale, shear = (p[:, None, None] for p in parameters)
         h, w = x.shape[2:]
         dx = torch.arange(w, device=x.device) - (w - 1) / 2 - right  # of each pixel from the shifted centre
         dy = (torch.arange(h, device=x.device) - (h - 1) / 2)[:, None] - down
         cos, sin, tan = angle.deg2rad().cos() / scale, angle.deg2rad().sin() / scale, shear.deg2rad().tan()
-        grid = (cos - sin * tan) * dx + (sin + cos * tan) * dy, cos * dy - sin * dx  # where in x it comes from
-        grid = torch.stack([grid[0] * (2 / w), grid[1] * (2 / h)], -1)
+        column, row = (cos - sin * tan) * dx + (sin + cos * tan) * dy, cos * dy - sin * dx  # where in x it stands
+        grid = torch.stack([column * (2 / w), row * (2 / h)], -1)
         return F.grid_sample(x.float(), grid, align_corners=False).to(x.dtype)  # bf16 coordinates would move pixels
 
 
@@ -131,7 +131,7 @@ class Rotation(Affine):
 
 
 class Erasing(Transform):
-    """Fill a rectangle with probability p: scale is its share of the area, ratio its height over width (Zhong 2017)."""
+    """Fill, with probability p, a rectangle: scale, share of the area; ratio, height over width (Zhong et al. 2017)."""
 
     def __init__(self, p: float = 0.5, scale: Sequence = (0.02, 0.33), ratio: Sequence = (0.3, 3.3), value: float = 0):
         self.p, self.value = within("p of Erasing", p, 0, 1), within("value of Erasing", value, 0, 1)

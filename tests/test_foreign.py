@@ -7,14 +7,15 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 from lightning import LightningModule
 from omegaconf import OmegaConf
-from torch import Size
+from torch import Size, nn
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, WeightedRandomSampler
 
-from foreign.segmentation import Shapes
+from foreign.segmentation import Segmentation, Shapes
 from foreign.stream import Forecast, Swings
-from leyden import UserError, build, command, exact, overrides, runs
+from leyden import UserError, command, exact, overrides, runs, trust
 
 CONF = Path(__file__).parent / "foreign" / "conf"
 OBJECTIVES = {"hdf5": "val/accuracy", "segmentation": "val/iou", "gan": "val/energy", "stream": "val/mse"}
@@ -97,7 +98,7 @@ def test_a_package_is_found_by_its_path(command):
 def test_a_package_that_is_not_there(train):
     stored = OmegaConf.create({"task": {"_target_": "nowhere.Net"}, "trusted": ["nowhere"]})
     with pytest.raises(UserError, match=r"^The stored config wants nowhere\.Net, .*'nowhere'.*PYTHONPATH\.$"):
-        build.check_targets(stored)
+        trust.check_targets(stored)
     with pytest.raises(UserError, match=r"^task \(nowhere\.Net\) cannot be built: .*'nowhere'"):
         train("gan", "task._target_=nowhere.Net")
 
@@ -173,6 +174,26 @@ class Sized(Shapes):
     def __init__(self, batch_size=16):
         super().__init__(batch_size)
         self.facts["shape"] = Size([3, 16, 16])
+
+
+class Namesake(Shapes):
+    """Has attributes that leyden's own datamodule has, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.transforms, self.fingerprint = nn.Identity(), None
+
+
+class Sampling(Segmentation):
+    """Has an attribute that leyden's own tasks have, too."""
+
+    samples = torch.zeros(3)
+
+
+def test_names_are_free(train):
+    targets = ["data._target_=test_foreign.Namesake", "task._target_=test_foreign.Sampling"]
+    run = train("segmentation", *targets, "~data.batch_size")
+    assert runs.read_json(run / "metrics.json")["test"]["samples"] is None
 
 
 def test_facts_are_plain(train):

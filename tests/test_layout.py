@@ -1,8 +1,10 @@
 """The rules of the tree. They hold while the project is called leyden; a copy may grow as it likes."""
 
 import ast
+import shutil
 import subprocess
 import sys
+import zipfile
 
 import pytest
 
@@ -48,7 +50,7 @@ def imports(path):
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT / "src")))
 def test_imports_point_one_way(path):
     parts = path.relative_to(ROOT / "src").parts
-    if parts[0] != "leyden" or parts[1] == "__init__.py" or parts[1] == "build.py":
+    if parts[0] != "leyden" or parts[1] == "__init__.py" or parts[1] in ("build.py", "trust.py"):
         return
     allowed = ALLOWED[parts[1]]
     for name in imports(path):
@@ -94,3 +96,15 @@ def test_every_module_has_its_tests():
 def test_no_script_hides_a_module():
     standard = sys.stdlib_module_names | {"evaluate", "profile", "test", "trace"}
     assert not {path.stem for path in (ROOT / "src").glob("*.py")} & standard
+
+
+def test_a_wheel_holds_the_package_and_no_script(tmp_path):
+    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path)
+    build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", tmp_path, tmp_path]
+    subprocess.run(build, check=True, capture_output=True)
+    with zipfile.ZipFile(next(tmp_path.glob("leyden-*.whl"))) as wheel:
+        top = {name.split("/")[0] for name in wheel.namelist()}
+        assert "leyden/data/digits.py" in wheel.namelist()
+    assert {name.split("-")[0] for name in top} == {"leyden"}

@@ -10,37 +10,23 @@ from typing import Any
 
 import lightning
 import torch
-import torchmetrics
 from hydra.errors import InstantiationException
-from hydra.utils import get_object, instantiate
+from hydra.utils import instantiate
 from lightning import LightningDataModule, LightningModule, Trainer
 from lightning.fabric.utilities.seed import reset_seed
 from lightning.pytorch.callbacks import Callback, Checkpoint, RichProgressBar
-from lightning.pytorch.loggers import Logger
-from lightning.pytorch.profilers import Profiler
-from lightning.pytorch.strategies import Strategy
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
-from torch import nn
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
-from torch.utils.data import Dataset, Sampler
 from torchvision.transforms import v2
 
 from leyden import UserError, runs
 from leyden.callbacks.keeper import Keeper
 from leyden.callbacks.records import Records
 from leyden.checkpoints import AtomicIO
-from leyden.data.augment import Transform
+from leyden.data.datamodule import DataModule
 
-KINDS = (
-    nn.Module, Optimizer, LRScheduler, LightningDataModule, Dataset, Sampler, Callback, Logger, Profiler, Strategy,
-    torchmetrics.Metric, v2.Transform, Transform, Trainer,
-)  # fmt: skip
-PREFIXES = ("leyden", "torch", "torchvision", "lightning", "torchmetrics")
-FUNCTIONS = {f"leyden.schedules.{name}" for name in ("constant", "cosine", "onecycle", "step")}
 NOISE = (
     ".*does not have many workers.*",
     ".*sync_dist=True.*",  # torchmetrics has summed over the ranks already
@@ -54,46 +40,6 @@ NOISE = (
     ".*You have overridden .*transfer_batch.*",
 )
 log = logging.getLogger(__name__)
-
-
-# whom to trust
-
-
-def targets(node: Any) -> Iterator[str]:
-    """Each `_target_` of a plain container, however deep."""
-    if isinstance(node, dict):
-        if "_target_" in node:
-            yield str(node["_target_"])
-        node = list(node.values())
-    if isinstance(node, list):
-        for child in node:
-            yield from targets(child)
-
-
-def check_targets(cfg: DictConfig) -> None:
-    """Let a config from a run directory build only classes of the kinds that a run is made of.
-
-    Raises:
-        UserError: a target is something else.
-    """
-    prefixes = (*PREFIXES, *cfg.trusted)
-    for target in targets(OmegaConf.to_container(cfg, resolve=True)):
-        if target in FUNCTIONS:
-            continue
-        allowed = any(target.startswith(f"{prefix}.") for prefix in prefixes)
-        try:
-            found = get_object(target) if allowed else None
-        except Exception as error:  # whatever the import raises: the target is not there
-            cause = " ".join(str(error).split())
-            raise UserError(f"The stored config wants {target}, which is missing ({cause}); set PYTHONPATH.") from error
-        if not (isinstance(found, type) and issubclass(found, KINDS)):
-            raise UserError(
-                f"The stored config wants to build {target}, which is no model, data or part of a trainer that may be "
-                f"trusted; if it is your own, add its package: 'trusted=[{target.split('.')[0]}]'."
-            )
-
-
-# building
 
 
 def make(node: DictConfig | dict, where: str, **keywords: Any) -> Any:
@@ -152,9 +98,9 @@ def facts(cfg: DictConfig, datamodule: LightningDataModule) -> None:
         UserError: facts that the config gives are not those of the data, or those of the data are no plain values;
             the data is normalised in the workers, and would be again on the device.
     """
-    transforms = [step for steps in getattr(datamodule, "transforms", {}).values() for step in steps]
+    steps = datamodule.transforms.values() if isinstance(datamodule, DataModule) else []
     standardizes = str(OmegaConf.select(cfg, "task.preprocess._target_")).endswith(".Standardize")
-    if standardizes and any(isinstance(step, v2.Normalize) for step in transforms):
+    if standardizes and any(isinstance(step, v2.Normalize) for part in steps for step in part):
         raise UserError(
             "The transforms of data normalise, and task.preprocess does, too; leave Normalize out, "
             "or type task.preprocess._target_=torch.nn.Identity."
@@ -223,20 +169,18 @@ def evaluate(
 ) -> dict[str, Any]:
     """Test the task, with other weights if given; the metrics and the number of samples, empty without test data.
 
-    Raises:
-        UserError: the training data is asked for, and the datamodule, a user's own, cannot give it unshuffled.
+    Raises UserError where a user's own datamodule, whose training data may be shuffled, is asked for it.
     """
-    run, step, loader = trainer.test, "test_step", "test_dataloader"
-    if not hasattr(type(datamodule), "tested") and (split := getattr(datamodule, "tested", "test")) != "test":
-        run, step, loader = trainer.validate, "validation_step", "val_dataloader"
-        if split == "train":
-            raise UserError("split=train needs a datamodule of leyden; type split=val or split=test.")
-    if not (is_overridden(step, task) and is_overridden(loader, datamodule)):
+    split = "test" if isinstance(datamodule, DataModule) else getattr(datamodule, "tested", "test")
+    if split == "train":
+        raise UserError("split=train needs a datamodule of leyden; type split=val or split=test.")
+    run, stage = (trainer.validate, "validation") if split == "val" else (trainer.test, "test")
+    if not (is_overridden(f"{stage}_step", task) and is_overridden(f"{split}_dataloader", datamodule)):
         return {}
     reset_seed()  # a task that draws noise draws the same in another evaluation
     found = run(task, datamodule=datamodule, ckpt_path=weights, weights_only=True, verbose=False)
     metrics = {name: value for part in found for name, value in part.items()}
-    return metrics | {"samples": getattr(task, "samples", None)} if metrics else {}
+    return metrics | {"samples": n if isinstance(n := getattr(task, "samples", None), int) else None} if metrics else {}
 
 
 def summary(task: LightningModule, trainer: Trainer, datamodule: LightningDataModule) -> dict[str, Any]:
@@ -246,7 +190,9 @@ def summary(task: LightningModule, trainer: Trainer, datamodule: LightningDataMo
         "threads": torch.get_num_threads(),
         "precision": trainer.precision,
         "world_size": trainer.world_size,
-        "effective_batch": batch and batch * trainer.world_size * trainer.accumulate_grad_batches,
+        "effective_batch": batch * trainer.world_size * trainer.accumulate_grad_batches
+        if isinstance(batch, int)
+        else None,
         "device": str(trainer.strategy.root_device),
         "parameters": sum(parameter.numel() for parameter in task.parameters()),
         "data_fingerprint": getattr(datamodule, "fingerprint", None),

@@ -185,14 +185,12 @@ def evaluate(
 
 def summary(task: LightningModule, trainer: Trainer, datamodule: LightningDataModule) -> dict[str, Any]:
     """What run.json stores of the objects themselves."""
-    batch = getattr(datamodule, "batch_size", None)
+    batch = size if isinstance(size := getattr(datamodule, "batch_size", None), int) else None
     return {
         "threads": torch.get_num_threads(),
         "precision": trainer.precision,
         "world_size": trainer.world_size,
-        "effective_batch": batch * trainer.world_size * trainer.accumulate_grad_batches
-        if isinstance(batch, int)
-        else None,
+        "effective_batch": batch and batch * trainer.world_size * trainer.accumulate_grad_batches,
         "device": str(trainer.strategy.root_device),
         "parameters": sum(parameter.numel() for parameter in task.parameters()),
         "data_fingerprint": getattr(datamodule, "fingerprint", None),

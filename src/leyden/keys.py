@@ -23,8 +23,9 @@ LIMITS = [  # least and largest value of keys of these names; whole numbers wher
     (0, inf, "seed split_seed fold num_workers warmup_steps patience min_epochs min_steps"),
     (0, inf, "reload_dataloaders_every_n_epochs"),
     (-1, inf, "max_epochs max_steps num_sanity_val_steps devices"),
-    (0.0, inf, "lr min_lr weight_decay momentum gradient_clip_val l1 overfit_batches val_check_interval"),
-    (0.0, inf, "limit_train_batches limit_val_batches limit_test_batches limit_predict_batches"),
+    (0.0, inf, "lr min_lr weight_decay momentum gradient_clip_val l1 gradient_penalty overfit_batches"),
+    (0.0, inf, "val_check_interval limit_train_batches limit_val_batches limit_test_batches"),
+    (0.0, inf, "limit_predict_batches"),
     (0.0, 1.0, "val_fraction test_fraction dropout label_smoothing"),
 ]
 

@@ -172,9 +172,9 @@ def test_gradient_penalty_has_the_gradient_of_finite_differences(kind):
         x = torch.randn(6, 1, 8, 8, generator=generator, dtype=torch.float64)
         model = CNN([1, 8, 8], 3, channels=[4], dropout=0.0, activation="gelu")
     elif kind == "transformer":
-        model = Transformer([3], 3, width=8, layers=1, heads=2, dropout=0.0)
+        model = Transformer([None, 3], 3, width=8, layers=1, heads=2, dropout=0.0)
     else:
-        model = RNN([3], 3, cell=kind, hidden=4)
+        model = RNN([None, 3], 3, cell=kind, hidden=4)
     task = trained(classification(model, gradient_penalty=1.0)).double()
     batch = (x, torch.arange(6) % 3)
     loss, found = gradients(task, batch)

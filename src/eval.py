@@ -26,7 +26,7 @@ def evaluate(cfg: DictConfig) -> dict[str, float]:
         record.begin(cfg, **build.summary(task, trainer, datamodule))
         metrics = build.evaluate(trainer, task, datamodule, Path(cfg.run))
         if not metrics:
-            raise UserError(f"The run has no {cfg.split} data.")
+            raise UserError(f"There is nothing to evaluate: no {cfg.split} data, or a task without a step for it.")
         metrics = {name.replace("test/", f"{cfg.split}/"): value for name, value in metrics.items()}
         if trainer.is_global_zero:
             results = {"test": metrics | {"checkpoint": cfg.run}}

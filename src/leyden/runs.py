@@ -120,6 +120,7 @@ def table(results: dict[str, Any], directory: Path) -> str:
         lines.append(f"{best['monitor']} {best['value']:.4f} (best, epoch {best['epoch'] + 1})")
     lines += [f"{name} {value:.4f}" for name, value in test.items() if "/" in name]
     if test:
-        lines.append(f"tested {test['checkpoint'] or 'the last weights'} on {test['samples'] or 'all'} samples")
+        count = f" on {test['samples']} samples" if test["samples"] else ""
+        lines.append(f"tested {test['checkpoint'] or 'the last weights'}{count}")
     path = directory.relative_to(PROJECT) if directory.is_relative_to(PROJECT) else directory
     return "\n".join([*lines, f"run {path}", "curves: make tensorboard"])

@@ -19,7 +19,7 @@ WORDS = {  # what keys of these names take besides the type of their value in th
 }
 LIMITS = [  # least and largest value of keys of these names; whole numbers where the least is written as one
     (1, inf, "batch_size num_samples num_classes folds threads num_nodes accumulate_grad_batches every_n_steps"),
-    (1, inf, "log_every_n_steps check_val_every_n_epoch"),
+    (1, inf, "log_every_n_steps check_val_every_n_epoch rounds steps"),
     (0, inf, "seed split_seed fold num_workers warmup_steps patience min_epochs min_steps"),
     (0, inf, "reload_dataloaders_every_n_epochs"),
     (-1, inf, "max_epochs max_steps num_sanity_val_steps devices"),

@@ -43,11 +43,11 @@ class Stopwatch(Callback):
         for config in trainer.lr_scheduler_configs:
             config.strict = False  # nothing is validated here that a plateau could watch
         if self.alone:
-            self.measure("train", trainer, task, trainer.num_training_batches)
+            self.measure("train", trainer, task, int(trainer.num_training_batches))
 
     def on_validation_start(self, trainer: Trainer, task: LightningModule) -> None:
         if self.alone and not self.found["val"]:
-            self.measure("val", trainer, task, sum(trainer.num_val_batches))
+            self.measure("val", trainer, task, int(sum(trainer.num_val_batches)))
 
     def measure(self, split: str, trainer: Trainer, task: LightningModule, count: int) -> None:
         """The bare loop, the loader and the computation, of so many batches.
@@ -62,19 +62,22 @@ class Stopwatch(Callback):
         held = data.splits[split] if isinstance(data, DataModule) else None
         whole, single = batches(split, trainer, held, loader, count)
         loop = partial(train if split == "train" else evaluate, trainer, task)
-        task.log = task.log_dict = lambda *_, **__: None  # a task of another kind logs in its step
+        silent: Any = lambda *_, **__: None  # noqa: E731
+        task.log = task.log_dict = silent  # a task of another kind logs in its step
         for name, body, source in (
             ("bare", loop, whole), ("compute", loop, single), ("loader", drain, lambda: islice(loader, count)),
         ):  # fmt: skip
             self.found[split][name] = per_step(body, source, self.steps, task.device)
         del task.log, task.log_dict
-        size, self.workers = getattr(loader, "batch_size", None), getattr(loader, "num_workers", 0)
+        size: Any = getattr(loader, "batch_size", None)
+        self.workers = getattr(loader, "num_workers", 0)
         self.samples[split] = min(size, len(held) / count) if held else size
 
     def on_train_epoch_start(self, trainer: Trainer, task: LightningModule) -> None:
         self.started = now(task.device)
 
-    on_validation_epoch_start = on_train_epoch_start
+    def on_validation_epoch_start(self, trainer: Trainer, task: LightningModule) -> None:
+        self.started = now(task.device)
 
     def on_train_epoch_end(self, trainer: Trainer, task: LightningModule) -> None:
         if trainer.current_epoch > 0:
@@ -166,7 +169,7 @@ def loss_of(task: LightningModule, batch: Any, number: int) -> Tensor:
     if isinstance(task, Supervised):
         loss, _, y = task.step(batch)
         return task.penalised(loss, len(y))
-    output = task.training_step(batch, number - 1)
+    output: Any = task.training_step(batch, number - 1)
     return output["loss"] if isinstance(output, dict) else output
 
 

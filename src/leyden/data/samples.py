@@ -44,7 +44,7 @@ class Tensors(Dataset):
         if self.transforms:
             x = torch.stack([self.transform(self.x[i], k) for i, k in zip(index.tolist(), keys, strict=True)])
         else:
-            x = self.x[index]
+            x = self.x.index_select(0, index)  # a tenth of the time of x[index]
         return x, self.y[index], key
 
     def transform(self, x: Tensor, key: int) -> Tensor:

@@ -2,8 +2,6 @@
 
 import csv
 import logging
-from collections.abc import Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,23 +12,18 @@ from torch import Tensor
 from leyden import UserError
 from leyden.data.datamodule import DataModule
 from leyden.data.facts import moments
-from leyden.data.samples import Sequences, Tensors
+from leyden.data.samples import Tensors
 
 log = logging.getLogger(__name__)
-FEW = 20  # different whole numbers that still look like classes
-MOST = 1000  # categories of a column
+FEW, MOST = 20, 1000  # whole numbers that still look like classes; categories of a column
 
 
 class Table(DataModule):
     """The rows of a CSV file; conf/data/table.yaml explains the arguments.
 
-    x is B x columns: a number, or the index of a category, or NaN where the value is missing. The facts describe the
-    columns: `categories` of the training rows, or `fill`, the median of the training rows, for a missing number; from
-    both leyden.tasks.preprocess.Encode makes the model's input. A missing category is a category of its own, "", and
-    one that the training rows lack counts as missing.
-
-    Raises:
-        UserError: no path or target, or a file that makes no table; with line and column.
+    x is B x columns: a number, the index of a category, or NaN where the value is missing. The facts' `columns`, for
+    leyden.tasks.preprocess.Encode, hold the `categories` of the training rows, "" for missing, or `fill`, their median.
+    A category that those rows lack counts as missing. Raises UserError, with line, for a file that makes no table.
     """
 
     def __init__(
@@ -38,158 +31,92 @@ class Table(DataModule):
         path: str | None = None,
         target: str | None = None,
         target_kind: str = "auto",
-        numeric: Sequence[str] | None = None,
-        categorical: Sequence[str] | None = None,
-        ignore: Sequence[str] = (),
-        missing: Sequence[str] = ("",),
+        numeric: list[str] | None = None,
+        categorical: list[str] | None = None,
+        ignore: list[str] | None = None,
+        missing: list[str] | None = None,
         separator: str | None = None,
         **loader: Any,
     ):
         super().__init__(**loader)
-        if path is None:
-            raise UserError("data=table is a file of yours; type data.path=<CSV file> data.target=<column>.")
-        if target_kind not in ("auto", "classes", "numbers"):
-            raise UserError(f"data.target_kind={target_kind} is none; choose auto, classes or numbers.")
-        if separator is not None and len(separator) != 1:
-            raise UserError(f"data.separator='{separator}' is not one character; leave it out to have it found.")
-        self.path, self.separator = Path(path).expanduser(), separator
-        self.target, self.target_kind = "" if target is None else str(target), target_kind
-        self.numeric, self.categorical, self.ignore = (
-            list(map(str, names or [])) for names in (numeric, categorical, ignore)
+        if path is None or target is None:
+            raise UserError("data=table is a file of yours; type data.path=<CSV file> data.target=<column to predict>.")
+        self.path, self.target, self.separator = Path(path).expanduser(), str(target), separator
+        self.numeric, self.categorical, self.ignore, self.missing = (
+            [str(name) for name in names or []] for names in (numeric, categorical, ignore, missing)
         )
-        self.missing = {"", *map(str, missing)}
-        self.columns: list[dict[str, Any]] = []  # what x holds; of training rows only from `splits` on
-
-    @property
-    def title(self) -> str:
-        return f"The table {self.path}"
+        kinds: dict[str, list[str]] = {"auto": [], "classes": self.categorical, "numbers": self.numeric}
+        if target_kind not in kinds:
+            raise UserError(f"data.target_kind={target_kind} is none; choose auto, classes or numbers.")
+        kinds[target_kind].append(self.target)
 
     def read(self, split: str) -> tuple[Tensor, Tensor] | None:
         if split != "train":
             return None
-        cells, self.lines = load(self.path, self.separator)
-        self.check_names(list(cells))
-        cells = {name: ["" if text in self.missing else text for text in texts] for name, texts in cells.items()}
+        cells, self.lines = load(self.path, self.separator, self.missing)
+        for name in (self.target, *self.numeric, *self.categorical, *self.ignore):
+            if name not in cells:
+                raise UserError(f"{self.path} has no column '{name}' that data asks for; it has {', '.join(cells)}.")
         y = self.targets(cells.pop(self.target))
-        self.columns = [self.column(name, texts) for name, texts in cells.items() if name not in self.ignore]
+        train = self.cut(y, val=True, test=True)["train"].tolist()
+        self.columns = [self.column(name, cells[name], train) for name in cells if name not in self.ignore]
+        if not self.columns:
+            raise UserError(f"{self.path} has no columns to predict {self.target} from; see data.ignore.")
         x = [codes(column, cells[column["name"]]) for column in self.columns]
-        return torch.tensor(x, dtype=torch.float32).T.contiguous(), y
-
-    def check_names(self, names: list[str]) -> None:
-        if not self.target:
-            raise UserError(f"{self.title} has the columns {', '.join(names)}; type data.target=<the one to predict>.")
-        if self.target not in names:
-            raise UserError(f"{self.title} has no column '{self.target}' (data.target); it has {', '.join(names)}.")
-        others = [name for name in names if name != self.target]
-        asked = {"numeric": self.numeric, "categorical": self.categorical, "ignore": self.ignore}
-        for key, columns in asked.items():
-            for name in columns:
-                if name not in others:
-                    raise UserError(
-                        f"{self.title} has no column '{name}' to predict from (data.{key}); it has {', '.join(others)}."
-                    )
-        used = set(others) - set(self.ignore)
-        if not used:
-            raise UserError(f"{self.title} has no columns to predict {self.target} from; see data.ignore.")
-        if "" in used:
-            raise UserError(f"{self.title} has a column without a name; give it one, or type \"data.ignore=['']\".")
-
-    # what a column holds
-
-    def column(self, name: str, texts: list[str]) -> dict[str, Any]:
-        if name in self.numeric:
-            self.require_numbers(name, texts, "take it out of data.numeric")
-            return {"name": name}
-        if name not in self.categorical and self.holds_numbers(name, texts, f"type 'data.categorical=[{name}]'"):
-            return {"name": name}
-        categories = sorted(set(texts))
-        if len(categories) > MOST:
-            raise UserError(
-                f"Column {name} of {self.path} has {len(categories)} different texts, too many for categories; "
-                f"type 'data.ignore=[{name}]'."
-            )
-        return {"name": name, "categories": categories}
-
-    def holds_numbers(self, name: str, texts: list[str], otherwise: str) -> bool:
-        """Whether a column holds nothing but numbers; other text in one that mostly does is taken for a mistake."""
-        known = [number(text) is not None for text in texts if text]
-        if sum(known) * 2 > len(known):
-            self.require_numbers(name, texts, otherwise)
-        return all(known)
-
-    def require_numbers(self, name: str, texts: list[str], otherwise: str) -> None:
-        for line, text in zip(self.lines, texts, strict=True):
-            if text and number(text) is None:
-                raise UserError(
-                    f"Column {name} of {self.path} holds numbers, but '{text}' in line {line}; mend it, "
-                    f"add it to data.missing, or {otherwise}."
-                )
+        return torch.tensor(x).T.contiguous(), y
 
     def targets(self, texts: list[str]) -> Tensor:
         """Class indices, with their names in `classes`, or float targets."""
         if "" in texts:
-            line = self.lines[texts.index("")]
-            raise UserError(
-                f"Line {line} of {self.path} has no {self.target}, which is to be predicted; fill or delete it."
-            )
-        otherwise, kind = "type data.target_kind=classes", self.target_kind
-        if kind == "auto":
-            numbers = self.holds_numbers(self.target, texts, otherwise)
-            few = numbers and len(set(texts)) <= FEW and all(float(text).is_integer() for text in texts)
-            kind = "numbers" if numbers and not few else "classes"
-        if kind == "numbers":
-            self.require_numbers(self.target, texts, otherwise)
-            return torch.tensor([float(text) for text in texts])
+            raise UserError(f"Line {self.lines[texts.index('')]} of {self.path} has no {self.target}; fill or drop it.")
         names = sorted(set(texts))
-        self.classes = names if None in map(number, names) else sorted(names, key=float)
+        if self.is_numeric(self.target, texts):
+            values = torch.tensor([float(text) for text in texts])
+            if self.target in self.numeric or len(names) > FEW or (values % 1).any():
+                return values
+        self.classes = sorted(names, key=float) if all(map(is_number, names)) else names
         return torch.tensor(codes({"categories": self.classes}, texts), dtype=torch.int64)
 
-    # what only the training rows may say
+    def column(self, name: str, texts: list[str], train: list[int]) -> dict[str, Any]:
+        """What the facts say of a column: its kind comes from all rows, the rest from the training rows."""
+        seen = [texts[row] for row in train]
+        if self.is_numeric(name, texts):
+            known = torch.tensor([float(text) for text in seen if text])
+            return {"name": name, "fill": float(known.median().nan_to_num())}
+        categories = sorted(set(seen))
+        if len(categories) > MOST:
+            raise UserError(f"{name} of {self.path} has {len(categories)} categories; type 'data.ignore=[{name}]'.")
+        return {"name": name, "categories": categories}
 
-    @cached_property
-    def splits(self) -> dict[str, Tensors | Sequences]:
-        splits: dict[str, Any] = super().splits
-        for place, column in enumerate(self.columns):
-            values = splits["train"].x[:, place]
-            if "categories" not in column:
-                column["fill"] = float(values[~values.isnan()].median().nan_to_num())
-                continue
-            names = column["categories"]
-            column["categories"] = [names[index] for index in values.long().unique().tolist()]
-            known = torch.tensor(codes(column, names))
-            for samples in splits.values():
-                samples.x[:, place] = known[samples.x[:, place].long()]
-        return splits
+    def is_numeric(self, name: str, texts: list[str]) -> bool:
+        """Whether a column holds numbers. Raises UserError for text in one that should, or that mostly does."""
+        if name in self.categorical:
+            return False
+        wrong = [row for row, text in enumerate(texts) if text and not is_number(text)]
+        if wrong and (name in self.numeric or 2 * len(wrong) < len(texts) - texts.count("")):
+            raise UserError(
+                f"Column {name} of {self.path} holds numbers, but '{texts[wrong[0]]}' in line {self.lines[wrong[0]]}; "
+                f"mend it, add it to data.missing, or type 'data.categorical=[{name}]'."
+            )
+        return not wrong
 
     def facts_of_x(self, train: Tensors) -> dict[str, Any]:
-        mean, std = [], []  # of the model's inputs: categories stay 0 and 1
+        mean, std = list[float](), list[float]()  # of the model's inputs: categories stay 0 and 1
         for column, values in zip(self.columns, train.x.T, strict=True):
-            if "categories" in column:
-                mean += [0.0] * len(column["categories"])
-                std += [1.0] * len(column["categories"])
-            else:
-                moment = moments(values.nan_to_num(column["fill"])[:, None])
-                mean, std = mean + moment[0], std + moment[1]
-        self.tell()
+            count = len(column.get("categories", []))
+            of_inputs = ([0.0] * count, [1.0] * count) if count else moments(values.nan_to_num(column["fill"])[:, None])
+            mean, std = mean + of_inputs[0], std + of_inputs[1]
+        categorical = [column["name"] for column in self.columns if "categories" in column]
+        rank_zero_only(log.info)("%s: categories in %s, numbers in the others", self.path, categorical or "no column")
         return {"kind": "table", "shape": [len(mean)], "mean": mean, "std": std, "columns": self.columns}
 
-    @rank_zero_only
-    def tell(self) -> None:
-        counts = [
-            f" ({len(column['categories'])} categories)" if "categories" in column else "" for column in self.columns
-        ]
-        names = [column["name"] + count for column, count in zip(self.columns, counts, strict=True)]
-        kind = f"{len(self.classes)} classes" if self.classes else "numbers"
-        log.info("%s: %s (%s) from %s", self.path, self.target, kind, ", ".join(names))
 
-
-def number(text: str) -> float | None:
-    """The finite float32 that Python reads in a text, or None."""
+def is_number(text: str) -> bool:
+    """Whether a text is a number that a float32 can hold."""
     try:
-        value = float(text)
+        return abs(float(text)) < 3e38
     except ValueError:
-        return None
-    return value if abs(value) < 3e38 and "_" not in text else None
+        return False
 
 
 def codes(column: dict[str, Any], texts: list[str]) -> list[float]:
@@ -200,34 +127,24 @@ def codes(column: dict[str, Any], texts: list[str]) -> list[float]:
     return [index.get(text, index.get("", torch.nan)) for text in texts]
 
 
-def load(path: Path, separator: str | None) -> tuple[dict[str, list[str]], list[int]]:
-    """The cells of a CSV file by column, and the line of each row; empty lines are left out.
-
-    Raises:
-        UserError: no such file, no CSV in UTF-8, no rows, a name twice, or a row of another length.
-    """
+def load(path: Path, separator: str | None, missing: list[str]) -> tuple[dict[str, list[str]], list[int]]:
+    """The cells of a CSV file by column, "" where missing, and the line of each row. Raises UserError for others."""
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
             head = file.readline()
             file.seek(0)
-            mark = separator or max(",;\t", key=lambda mark: len(next(csv.reader([head], delimiter=mark), [])))
+            mark = separator or max(",;\t", key=lambda mark: len(next(csv.reader([head], delimiter=mark))))
             reader = csv.reader(file, delimiter=mark, strict=True)
-            rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader]
-    except OSError as error:
-        raise UserError(f"The table {path.absolute()} cannot be read ({error.strerror}); correct data.path.") from error
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"The table {path} is no CSV file in UTF-8 ({error}); save it as one.") from error
-    rows = [(line, row) for line, row in rows if any(row)]
+            rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if any(map(str.strip, row))]
+    except (OSError, UnicodeDecodeError, TypeError, csv.Error) as error:  # TypeError: a separator of two characters
+        raise UserError(f"{path.absolute()} cannot be read ({error}); see data.path and data.separator.") from error
     if len(rows) < 2:
-        raise UserError(f"The table {path} has no rows; it needs a header and a row for each sample.")
+        raise UserError(f"{path} has no rows; it needs a header and a row for each sample.")
     (_, names), *rows = rows
-    if twice := {name for name in names if names.count(name) > 1}:
-        raise UserError(f"The table {path} has more than one column '{min(twice)}'; rename them.")
+    if len(set(names)) < len(names):
+        raise UserError(f"The header of {path} has a name twice: {', '.join(names)}; rename one.")
     for line, row in rows:
         if len(row) != len(names):
-            raise UserError(
-                f"Line {line} of {path} has {len(row)} cells, but the header has {len(names)}; "
-                "mend it, or set data.separator."
-            )
-    lines, cells = zip(*rows, strict=True)
-    return dict(zip(names, map(list, zip(*cells, strict=True)), strict=True)), list(lines)
+            raise UserError(f"Line {line} of {path} has {len(row)} cells, but the header {len(names)}; mend it.")
+    cells = {name: ["" if row[place] in missing else row[place] for _, row in rows] for place, name in enumerate(names)}
+    return cells, [line for line, _ in rows]

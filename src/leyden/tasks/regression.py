@@ -36,10 +36,7 @@ class Regression(Supervised):
     def check_facts(facts: Mapping[str, Any]) -> None:
         """Raises UserError if the targets are classes."""
         if "target_mean" not in facts:
-            raise UserError(
-                "task=regression does not fit: the targets of this data are classes; type task=classification "
-                "(or, for a table, data.target_kind=numbers)."
-            )
+            raise UserError("The data has classes; type task=classification or, for a table, data.target_kind=numbers.")
 
     def preds(self, outputs: Tensor) -> Tensor:
         """The model's outputs in the target's unit: B x outputs."""

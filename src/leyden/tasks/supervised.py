@@ -2,7 +2,7 @@
 
 import inspect
 import logging
-from contextlib import ExitStack
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -60,7 +60,7 @@ class Supervised(LightningModule):
         self.l1, self.gradient_penalty = l1, gradient_penalty
         for split in ("val", "test"):
             setattr(self, f"{split}_metrics", metrics.clone(prefix=f"{split}/"))
-        self.sums: dict[str, Tensor] = {}  # of the running epoch of each split
+        self.sums: dict[str, list[Any]] = {}  # of the running epoch of each split
         self.samples = 0  # of the last evaluation
         if compile and gradient_penalty:
             raise UserError("torch.compile has no second gradients; set task.compile=false or task.gradient_penalty=0.")
@@ -72,10 +72,9 @@ class Supervised(LightningModule):
         if not (self.gradient_penalty and self.training):
             return self.model(x)
         self.seen = (x if isinstance(x, Tensor) else x[0]).requires_grad_()  # of sequences the padded values
-        with ExitStack() as slow:  # neither fused attention nor the recurrent networks of cuDNN have second gradients
-            slow.enter_context(sdpa_kernel(SDPBackend.MATH))
-            if any(isinstance(module, nn.RNNBase) for module in self.model.modules()):
-                slow.enter_context(cudnn.flags(enabled=False))
+        recurrent = any(isinstance(module, nn.RNNBase) for module in self.model.modules())
+        # neither fused attention nor the recurrent networks of cuDNN have second gradients
+        with sdpa_kernel(SDPBackend.MATH), cudnn.flags(enabled=False) if recurrent else nullcontext():
             return self.model(x)
 
     # one step
@@ -112,8 +111,8 @@ class Supervised(LightningModule):
 
     def add(self, split: str, loss: Tensor, outputs: Tensor, y: Tensor) -> None:
         """Sum up on the device: to read a number at each step would make the host wait for it."""
-        parts = [loss.detach() * len(y), loss.new_tensor(len(y)), *self.count(outputs.detach(), y)]
-        self.sums[split] = self.sums.get(split, 0) + torch.stack([part.float() for part in parts])
+        parts = [loss.detach().float() * len(y), *self.count(outputs.detach(), y), len(y)]
+        self.sums[split] = [old + new for old, new in zip(self.sums.get(split, [0] * len(parts)), parts, strict=True)]
 
     def count(self, outputs: Tensor, y: Tensor) -> list[Tensor]:
         """Sums over the batch for each name in `counted`."""
@@ -134,10 +133,11 @@ class Supervised(LightningModule):
 
     def totals(self, split: str) -> tuple[dict[str, Tensor], int]:
         """Means over the epoch of the loss and of what is counted, and the number of samples."""
-        none = torch.zeros(2 + len(self.counted), device=self.device)
-        loss, samples, *counts = self.trainer.strategy.reduce(self.sums.pop(split, none), reduce_op="sum")
         names = [f"{split}/{name}" for name in ("loss", *self.counted)]
-        return dict(zip(names, [part / samples for part in (loss, *counts)], strict=True)), int(samples)
+        sums = self.sums.pop(split, [0] * (len(names) + 1))
+        joint = torch.stack([torch.as_tensor(part, dtype=torch.float32, device=self.device) for part in sums])
+        *means, samples = self.trainer.strategy.reduce(joint, reduce_op="sum")
+        return {name: mean / samples for name, mean in zip(names, means, strict=True)}, int(samples)
 
     def conclude(self, split: str) -> None:
         metrics = getattr(self, f"{split}_metrics")
@@ -167,10 +167,9 @@ class Supervised(LightningModule):
         ]
 
     def configure_optimizers(self) -> dict[str, Any]:
-        decayed = list({id(p): p for p in self.decayed()}.values())
-        known = {id(p) for p in decayed}
-        rest = [p for p in self.parameters() if id(p) not in known]
-        groups = [{"params": decayed}, {"params": rest, "weight_decay": 0.0}]
+        decayed = dict.fromkeys(self.decayed())  # each once, where modules share it
+        rest = [parameter for parameter in self.parameters() if parameter not in decayed]
+        groups = [{"params": list(decayed)}, {"params": rest, "weight_decay": 0.0}]
         keywords = {"fused": self.can_fuse()} if self.optimizer.keywords.get("fused") == "auto" else {}
         try:
             optimizer = self.optimizer([group for group in groups if group["params"]], **keywords)
@@ -192,16 +191,12 @@ class Supervised(LightningModule):
             total = self.trainer.estimated_stepping_batches
             factor = partial(scheduler.func, **scheduler.keywords)  # Hydra's own checks its target at each call: 200 us
             return {"scheduler": LambdaLR(optimizer, lambda step: factor(step, total)), "interval": "step"}
+        if not issubclass(scheduler.func, LRScheduler):
+            raise UserError(f"scheduler: {scheduler.func.__name__} is no scheduler of torch; see conf/scheduler.")
         if issubclass(scheduler.func, ReduceLROnPlateau):
             every = self.trainer.check_val_every_n_epoch or 1
             return {"scheduler": scheduler(optimizer), "monitor": self.monitor, "frequency": every}
         if "total_steps" in inspect.signature(scheduler.func).parameters:
-            return {
-                "scheduler": scheduler(optimizer, total_steps=self.trainer.estimated_stepping_batches),
-                "interval": "step",
-            }
-        if not issubclass(scheduler.func, LRScheduler):
-            raise UserError(
-                f"scheduler._target_ {scheduler.func.__name__} is no scheduler of torch; see conf/scheduler."
-            )
+            total = self.trainer.estimated_stepping_batches
+            return {"scheduler": scheduler(optimizer, total_steps=total), "interval": "step"}
         return {"scheduler": scheduler(optimizer)}

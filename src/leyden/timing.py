@@ -63,7 +63,7 @@ class Stopwatch(Callback):
         whole, single = batches(split, trainer, held, loader, count)
         loop = partial(train if split == "train" else evaluate, trainer, task)
         silent: Any = lambda *_, **__: None  # noqa: E731
-        task.log = task.log_dict = silent  # a task of another kind logs in its step
+        vars(task).update(log=silent, log_dict=silent)  # a task of another kind logs in its step
         for name, body, source in (
             ("bare", loop, whole), ("compute", loop, single), ("loader", drain, lambda: islice(loader, count)),
         ):  # fmt: skip
@@ -107,6 +107,10 @@ def per_step(body: Callable[[Iterable], int], source: Batches, steps: int, devic
     while done < steps and (more := body(source())):
         done += more
     return (now(device) - started) / done
+
+
+def silent(*_: Any, **__: Any) -> None:
+    """Logs nothing."""
 
 
 # the same work without the Trainer

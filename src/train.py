@@ -5,6 +5,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
+from leyden import UserError
 from leyden.command import launch
 
 log = logging.getLogger("leyden.train")
@@ -33,6 +34,10 @@ def train(cfg: DictConfig) -> float | None:
 
         # train
         trainer.fit(task, datamodule=datamodule, weights_only=True)
+        if trainer.global_step == 0:
+            raise UserError(
+                "Nothing was trained: max_epochs, max_steps, max_time or limit_train_batches leave no step."
+            )
         last = checkpoints.read(keeper.folder / "last.ckpt")["state_dict"] if keeper.write else task.state_dict()
         results = runs.read_json(Path(cfg.run_dir) / "metrics.json") | {"weights_sha256": checkpoints.sha256(last)}
 

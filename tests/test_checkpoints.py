@@ -7,10 +7,10 @@ from leyden import UserError, checkpoints
 def test_a_failed_write_keeps_the_old_file(tmp_path):
     path = tmp_path / "last.ckpt"
     io = checkpoints.AtomicIO()
-    io.save_checkpoint({"step": 1}, path)
+    io.save_checkpoint({"step": 1, "state_dict": {}}, path)
     with pytest.raises(Exception, match="pickle"):
         io.save_checkpoint({"step": lambda: 2}, path)
-    assert checkpoints.read(path) == {"step": 1}
+    assert checkpoints.read(path)["step"] == 1
     assert [entry.name for entry in tmp_path.iterdir()] == ["last.ckpt"]
 
 

@@ -2,12 +2,14 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
-from leyden import runs
+from leyden import UserError, runs
 
 FAKE = ["data=fake", "data.num_samples=100", "data.shape=[1,8,8]", "model=mlp", "debug=fast"]
 
@@ -66,3 +68,62 @@ def test_eval_needs_a_run(command):
     for arguments, word in (([], "run="), (["run=latest"], "no run"), (["run=nosuch"], "nosuch")):
         shown = command("eval.py", *arguments)
         assert shown.returncode == 2 and word in shown.stderr and len(shown.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("keys", "word"),
+    [
+        (["hydra.run.dir=/tmp/x"], "log_dir"),
+        (["run_dir=/tmp/x"], "log_dir"),
+        (["-m", "name=a", "seed=1,2"], "name"),
+        (["-m", "seed=1,2", "--cfg", "job"], "-m"),
+        (["name=latest"], "name"),
+        (["model=null"], "cnn"),
+    ],
+)
+def test_what_cannot_be_is_a_sentence(command, tmp_path, keys, word):
+    shown = command("train.py", *keys)
+    assert shown.returncode == 2 and word in shown.stderr and len(shown.stderr.splitlines()) == 1
+    assert not list(tmp_path.glob("logs/*/*"))
+
+
+@pytest.mark.parametrize("key", ["trainer.precision=17", "trainer.accelerator=foo", "checkpoint.mode=foo", "facts=3"])
+def test_a_value_that_does_not_fit_is_a_sentence(train, key):
+    with pytest.raises(UserError):
+        train(key)
+
+
+@pytest.mark.parametrize("key", ["trainer.limit_train_batches=0", "trainer.max_epochs=0"])
+def test_a_run_without_a_step_says_so(train, key):
+    with pytest.raises(UserError, match="Nothing was trained"):
+        train(key)
+
+
+@pytest.mark.parametrize("key", ["callbacks=[early_stopping]", "scheduler=plateau"])
+def test_nothing_watches_validation_that_is_not_there(train, key):
+    with pytest.raises(UserError, match="no validation data"):
+        train(key, "data.val_fraction=0")
+
+
+@pytest.mark.parametrize("precision", ["bf16-true", "16-true", "64-true", "bf16-mixed"])
+def test_each_precision_trains(train, precision):
+    assert (train(f"trainer.precision={precision}", "model=cnn", "model.channels=[8]") / "metrics.json").exists()
+
+
+def test_the_number_of_workers_changes_no_weight(train):
+    runs_of = [train(f"data.num_workers={n}", "model.dropout=0.5", folder=str(n)) for n in (0, 2)]
+    first, second = (json.loads((run / "metrics.json").read_text())["weights_sha256"] for run in runs_of)
+    assert first == second
+
+
+def test_a_signal_before_the_run_leaves_nothing(tmp_path):
+    line = [sys.executable, str(runs.PROJECT / "src" / "train.py"), *FAKE, f"log_dir='{tmp_path}'", "name=x"]
+    process = subprocess.Popen(line, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "train" / "x").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate()
+    assert process.returncode == 128 + signal.SIGTERM and "Traceback" not in said
+    record = tmp_path / "train" / "x" / "run.json"
+    assert not record.parent.exists() or json.loads(record.read_text())["status"] == "stopped"

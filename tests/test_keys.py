@@ -77,7 +77,7 @@ def test_values_that_fit(key, usual, value):
     [("a.x", 1, 1.5, "whole number"), ("a.x", 1, True, "whole number"), ("a.x", 1.0, "b", "a number, such as 1.0"),
      ("a.x", True, 1, "true or false"), ("a.x", "b", [1], "a text"), ("a.x", {"y": 1}, 2, "keys"),
      ("a.x", [1], 2, "a list"), ("a.num_workers", "auto", "many", "whole number"),
-     ("a.seed", "${seed}", -1, "at least 0"), ("a.lr", 0.1, float("nan"), "at least 0"),
+     ("a.seed", "${seed}", -1, "between 0 and 4294967295"), ("a.lr", 0.1, float("nan"), "at least 0"),
      ("a.dropout", None, 1.5, "between 0 and 1"),
      *(("name", None, name, "type name=") for name in ("a b", "a=b", "a:b", "a,b", "a/b", ".a", ""))],
 )  # fmt: skip

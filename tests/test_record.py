@@ -34,6 +34,7 @@ def test_changes_hold_untracked_files_too(tmp_path, monkeypatch):
         subprocess.run(["git", "-C", str(tmp_path), *arguments], check=True)
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "größe.py").write_text("new = 1\n")
+    (tmp_path / "src" / "gone").symlink_to("/nosuch")
     (tmp_path / "other.py").write_text("not = 1\n")
     monkeypatch.setattr(record, "PROJECT", tmp_path)
     assert "+new = 1" in record.changes() and "not = 1" not in record.changes()

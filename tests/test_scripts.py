@@ -45,9 +45,14 @@ def test_train_then_eval_repeats_the_numbers(command, tmp_path):
     }
     assert dict(re.findall(r"^(test/\w+) (\d\.\d{4})$", again.stdout, re.M)) == printed
 
+    best = tmp_path / "moved run" / "checkpoints" / "best.ckpt"
     last = command("eval.py", f"run='{moved}/checkpoints/last.ckpt'", "data.batch_size=7", "split=val")
     assert last.returncode == 0, last.stderr
     assert "val/acc" in last.stdout and "last.ckpt" in last.stdout
+    for damage in (b"", best.read_bytes()[:2000], b"text"):
+        best.write_bytes(damage)
+        broken = command("eval.py", f"run='{moved}'")
+        assert broken.returncode == 2 and len(broken.stderr.splitlines()) == 1 and "best.ckpt" in broken.stderr
     wrong = command("eval.py", f"run='{moved}'", "model.channles=[8]")
     assert wrong.returncode == 2 and "model.channels" in wrong.stderr
 

@@ -21,12 +21,16 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from torchvision.transforms import v2
 
-from leyden import UserError, runs
+from leyden import UserError, checkpoints, runs
 from leyden.callbacks.keeper import Keeper
 from leyden.callbacks.records import Records
 from leyden.checkpoints import AtomicIO
 from leyden.data.datamodule import DataModule
 
+# What constructors raise for arguments that they do not take; of Hydra itself where it refuses a target.
+USERS = (
+    TypeError, ValueError, MisconfigurationException, ImportError, InstantiationException, OmegaConfBaseException,
+)  # fmt: skip
 NOISE = (
     ".*does not have many workers.*",
     ".*sync_dist=True.*",  # torchmetrics has summed over the ranks already
@@ -57,8 +61,9 @@ def make(node: DictConfig | dict, where: str, **keywords: Any) -> Any:
         if isinstance(cause, MissingMandatoryValue):
             raise UserError(f"{cause.full_key} is needed; type {cause.full_key}=<value>.") from error
         lines = [line for line in str(error).splitlines() if line.strip()]
-        if isinstance(cause, TypeError | MisconfigurationException | ImportError | OmegaConfBaseException):
-            raise UserError(f"{where} cannot be built: {' '.join(str(cause).split()) or lines[0]}.") from error
+        if isinstance(cause, USERS):
+            what = " ".join(str(cause).split()) or lines[0]
+            raise UserError(f"{where} cannot be built: {what.rstrip('.')}.") from error
         raise
 
 
@@ -72,6 +77,8 @@ def switches(cfg: DictConfig) -> None:
     if not torch.cuda.is_available():  # else each optimizer step tries to load NVML again, 200 us
         os.environ.pop("PYTORCH_NVML_BASED_CUDA_CHECK", None)
     torch.set_num_threads(threads(cfg))
+    if cfg.matmul_precision not in ("highest", "high", "medium"):
+        raise UserError(f"matmul_precision={cfg.matmul_precision} is none; choose highest, high or medium.")
     torch.set_float32_matmul_precision(cfg.matmul_precision)
     lightning.seed_everything(cfg.seed, workers=True, verbose=False)
 
@@ -106,10 +113,12 @@ def facts(cfg: DictConfig, datamodule: LightningDataModule) -> None:
             "or type task.preprocess._target_=torch.nn.Identity."
         )
     found = getattr(datamodule, "facts", {})
+    if not isinstance(cfg.facts, DictConfig | None):
+        raise UserError(f"facts={cfg.facts!r} are no facts; leave facts out.")
     for name, value in (cfg.facts or {}).items():
         given = OmegaConf.to_container(value) if isinstance(value, DictConfig | ListConfig) else value
         if name not in found or found[name] != given:
-            raise UserError(f"facts.{name} is {given}, but the data says {found.get(name)}; leave facts out.")
+            raise UserError(f"facts.{name!s} is {given}, but the data says {found.get(name)}; leave facts out.")
     try:
         cfg.facts = found
     except OmegaConfBaseException as error:
@@ -177,8 +186,10 @@ def evaluate(
     run, stage = (trainer.validate, "validation") if split == "val" else (trainer.test, "test")
     if not (is_overridden(f"{stage}_step", task) and is_overridden(f"{split}_dataloader", datamodule)):
         return {}
+    if weights:
+        checkpoints.load(task, weights)
     reset_seed()  # a task that draws noise draws the same in another evaluation
-    found = run(task, datamodule=datamodule, ckpt_path=weights, weights_only=True, verbose=False)
+    found = run(task, datamodule=datamodule, verbose=False)
     metrics = {name: value for part in found for name, value in part.items()}
     return metrics | {"samples": n if isinstance(n := getattr(task, "samples", None), int) else None} if metrics else {}
 

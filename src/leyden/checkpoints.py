@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from lightning.fabric.plugins import TorchCheckpointIO
+from torch import nn
 
 from leyden import UserError
 
@@ -19,12 +20,27 @@ def read(path: Path | str) -> dict[str, Any]:
         UserError: the file is missing, damaged, or holds more than plain data.
     """
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        content = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError as error:
         raise UserError(f"There is no checkpoint {path}.") from error
     except Exception as error:  # torch raises many types for one truth: these bytes are not a checkpoint
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise UserError(f"The checkpoint {path} is damaged or holds more than plain data ({reason}).") from error
+    if not isinstance(content, dict) or not isinstance(content.get("state_dict"), dict):
+        raise UserError(f"{path} is no checkpoint of a run: it holds no state_dict.")
+    return content
+
+
+def load(module: nn.Module, path: Path | str) -> None:
+    """Put the weights of a checkpoint into a module.
+
+    Raises:
+        UserError: it cannot be read, or its names and shapes are not those of the module.
+    """
+    try:
+        module.load_state_dict(read(path)["state_dict"])
+    except RuntimeError as error:
+        raise UserError(f"The checkpoint {path} does not fit this model: {' '.join(str(error).split())}.") from error
 
 
 def sha256(state_dict: dict[str, torch.Tensor]) -> str:

@@ -1,9 +1,13 @@
 """From argv to a running function: which run, which directory, which ranks. The only place that catches UserError."""
 
+import errno
 import os
 import secrets
+import shutil
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +15,7 @@ from typing import Any
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from leyden import UserError, overrides, ranks, runs
 from leyden.help import show_help
@@ -22,7 +27,7 @@ KEPT = ("precision", "deterministic", "benchmark")  # of a run's trainer, in wha
 
 
 def launch(function: Callable[[DictConfig], Any], config: str) -> None:
-    """Run one command: a mistake of the user's ends in a sentence and status 2."""
+    """Run one command: a mistake of the user's ends in a sentence and status 2, a signal in 128 + its number."""
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors through to here
     try:
         if ranks.entered():
@@ -30,9 +35,13 @@ def launch(function: Callable[[DictConfig], Any], config: str) -> None:
         elif any(flag in sys.argv[1:] for flag in ("--help", "-h")):
             print(show_help(config, CONF))
         else:
-            run(function, config)
+            with interruptible():
+                run(function, config)
     except UserError as error:
         print(error, file=sys.stderr)
+        sys.exit(2)
+    except OmegaConfBaseException as error:
+        print(f"The config does not fit together: {' '.join(str(error).split())}.", file=sys.stderr)
         sys.exit(2)
 
 
@@ -41,29 +50,54 @@ def run(function: Callable[[DictConfig], Any], config: str) -> None:
     line = overrides.split(sys.argv[1:], config)
     asked = overrides.take(line, "run") if config in READERS else {}
     tree = from_run(line, asked.get("run")) if config in READERS else overrides.check(line, CONF)
-    config_path, config_name, settings = CONF, line.config, []
+    forbid(line)
+    config_path, config_name, directory, settings = CONF, line.config, None, []
     if not any(flag in SHOWS for flag in line.flags):
-        kind = "sweep" if line.multirun else {"train": "train"}.get(config, config)
-        directory = runs.create(runs.in_project(tree.log_dir) / kind, None if line.multirun else tree.get("name"))
+        name = tree.get("name") if config == "train" and not line.multirun else None
+        folder = runs.in_project(tree.log_dir) / ("sweep" if line.multirun else config)
+        directory = runs.create(folder, None if name is None else str(name))
         settings = [f"hydra.{'sweep' if line.multirun else 'run'}.dir={quote(directory)}"]
         if config in READERS:
             OmegaConf.save(tree, directory / "config.yaml")
             config_path, config_name = directory, "config"
     sys.argv[1:] = [*line.flags, f"hydra.job.name={config}", "hydra/job_logging=none", *settings, *line.keys]
-
     mistakes: list[UserError] = []
 
     def job(cfg: DictConfig) -> Any:
         try:
             return start(function, cfg)
         except UserError as error:
-            if line.multirun:  # fails this job only; Hydra raises it after the last one
+            mistakes.append(error)
+            if line.multirun:  # fails this job only; Hydra raises the first one after the last job
+                print(f"job {HydraConfig.get().job.num}: {error}", file=sys.stderr)
                 raise
-            mistakes.append(error)  # past Hydra, which would add lines of its own
 
-    hydra.main(version_base="1.3", config_path=str(config_path), config_name=config_name)(job)()
-    for mistake in mistakes:
+    try:
+        hydra.main(version_base="1.3", config_path=str(config_path), config_name=config_name)(job)()
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EDQUOT):
+            raise UserError(f"{directory} cannot be written ({error.strerror}); set log_dir=<folder>.") from error
+        raise
+    finally:
+        if directory and not any(directory.rglob("run.json")):  # nothing has begun
+            shutil.rmtree(directory, ignore_errors=True)
+    for mistake in mistakes:  # of a single run, past Hydra, which would add lines of its own
         raise mistake
+
+
+def forbid(line: overrides.Line) -> None:
+    """What would make two runs share a directory, or cannot be both.
+
+    Raises:
+        UserError: such an override or flag was given.
+    """
+    for key in line.keys:
+        if key.lstrip("+").startswith(("hydra.run.dir=", "hydra.sweep.dir=", "hydra.sweep.subdir=", "run_dir=")):
+            raise UserError(f"{key}: each run makes a directory of its own; type log_dir=<folder> or name=<name>.")
+        if line.multirun and key.startswith("name="):
+            raise UserError(f"{key}: a sweep has many runs, which cannot share a name; take it or -m out.")
+    if line.multirun and (shown := [flag for flag in line.flags if flag in SHOWS]):
+        raise UserError(f"{shown[0]} shows one run; take -m out.")
 
 
 def from_run(line: overrides.Line, asked: str | None) -> DictConfig:
@@ -79,6 +113,9 @@ def from_run(line: overrides.Line, asked: str | None) -> DictConfig:
     chosen = [key for key in line.keys if (CONF / key.partition("=")[0]).is_dir()]
     line.keys = [key for key in line.keys if key not in chosen]
     folder = [key for key in line.keys if key.startswith("log_dir=")]
+    for key in chosen:
+        if key.partition("=")[0] not in ("trainer", "logger"):
+            raise UserError(f"{key}: this comes from the run; only trainer and logger can be chosen here.")
     own = overrides.check(replace(line, keys=chosen + folder), CONF)
     directory = runs.find(asked, runs.in_project(own.log_dir))
     checkpoint, tree = runs.checkpoint(asked, directory), runs.stored(directory)
@@ -86,8 +123,7 @@ def from_run(line: overrides.Line, asked: str | None) -> DictConfig:
     tree.threads = tree.threads or runs.read_json(directory / "run.json").get("threads")
     for name in ("callbacks", "profiler"):
         tree.pop(name, None)
-    for key, value in own.items_ex(resolve=False):
-        tree[key] = value
+    tree = DictConfig({**dict(tree.items_ex(resolve=False)), **dict(own.items_ex(resolve=False))})
     tree.trainer.update(kept)
     if OmegaConf.select(tree, "model.weights"):  # the checkpoint has them
         tree.model.weights = None
@@ -97,7 +133,8 @@ def from_run(line: overrides.Line, asked: str | None) -> DictConfig:
 
 
 def quote(path: Path) -> str:
-    return "'" + str(path).replace("\\", "\\\\").replace("'", "\\'") + "'"
+    """As a quoted value of Hydra's grammar, where a backslash means something only before a quote."""
+    return "'" + str(path).replace("'", "\\'") + "'"
 
 
 def start(function: Callable[[DictConfig], Any], cfg: DictConfig) -> Any:
@@ -121,3 +158,24 @@ def start(function: Callable[[DictConfig], Any], cfg: DictConfig) -> Any:
     except ranks.RankError as error:
         runs.update(directory, status="failed", reason=str(error), ended=runs.now())
         raise
+    except SystemExit:
+        runs.update(directory, status="stopped", ended=runs.now())
+        raise
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Make signals leave as SystemExit(128 + signal), wherever the command is."""
+
+    def leave(number: int, frame: Any) -> None:
+        raise SystemExit(128 + number)
+
+    try:
+        before = {number: signal.signal(number, leave) for number in ranks.SIGNALS}
+    except ValueError:  # not in the main thread, where Python takes no handlers
+        before = {}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

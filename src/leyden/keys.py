@@ -20,7 +20,8 @@ WORDS = {  # what keys of these names take besides the type of their value in th
 LIMITS = [  # least and largest value of keys of these names; whole numbers where the least is written as one
     (1, inf, "batch_size num_samples num_classes folds threads num_nodes accumulate_grad_batches every_n_steps"),
     (1, inf, "log_every_n_steps check_val_every_n_epoch rounds steps"),
-    (0, inf, "seed split_seed fold num_workers warmup_steps patience min_epochs min_steps"),
+    (0, 2**32 - 1, "seed"),
+    (0, inf, "split_seed fold num_workers warmup_steps patience min_epochs min_steps"),
     (0, inf, "reload_dataloaders_every_n_epochs"),
     (-1, inf, "max_epochs max_steps num_sanity_val_steps devices"),
     (0.0, inf, "lr min_lr weight_decay momentum gradient_clip_val l1 gradient_penalty overfit_batches"),
@@ -96,10 +97,12 @@ def nearest(key: str, known: list[str]) -> str:
 def wrong_value(key: str, usual: Any, value: Any) -> str:
     """What is wrong with a value where the YAML has its usual one, or nothing."""
     name = last(key)
+    if value is None and name in ("split_seed", "batch_size", "log_dir", "data_dir"):
+        return f"{key} cannot be null"
     if value is None or "${" in str(value) or re.fullmatch(WORDS.get(name, "(?!)"), str(value)):
         return ""
-    if key == "name" and re.search(r"[=:\s,/\\]|^\.|^$", str(value)):
-        return "a name holds no =, :, space, comma or slash and begins with no dot; type name=my-run"
+    if key == "name" and not re.fullmatch(r"(?![.-])(?!latest$)[\w.+@-]{1,100}", str(value)):
+        return "a name is letters, digits, . + - _ or @, and not latest; type name=my-run"
     limits = [(low, high) for low, high, names in LIMITS if name in names.split()]
     if isinstance(usual, bool | list | dict):
         limits = []  # of another meaning
@@ -109,8 +112,8 @@ def wrong_value(key: str, usual: Any, value: Any) -> str:
     if not fits(value, kind):
         return f"{key} needs {NEEDS[kind]}" + (f", such as {usual}" if type(usual) in (int, float, list) else "")
     for low, high in limits:
-        if not low <= value <= high:
-            return f"{key} must be " + (f"at least {low:g}" if high == inf else f"between {low:g} and {high:g}")
+        if not low <= value <= high or value == inf:
+            return f"{key} must be " + (f"at least {low:g}" if high == inf else f"between {low:g} and {high:.10g}")
     return ""
 
 

@@ -23,7 +23,7 @@ from leyden.keys import Typed, flatten, wrong
 
 PLAIN = "-h --help --hydra-help --version --resolve -r --run -m --multirun"  # Hydra's own flags
 VALUED = "-c --cfg -p --package -cn --config-name -cd --config-dir -cp --config-path -i --info -sc --shell-completion"
-QUOTE = "type key=value; quote a value with brackets, spaces, commas, # or = inside and out, such as 'note=\"a, b\"'"
+QUOTE = "type key=value; quote brackets, spaces, letters beyond a-z, # or = inside and out, such as 'note=\"a, b\"'"
 
 
 def direction(metric: str) -> str:
@@ -182,7 +182,12 @@ class Configs:
         """What is wrong with the choice of a group, or nothing."""
         text, sign, group, value = typed
         if value is None:
-            return f"a group takes no null; type {group}=[] for none"
+            several = isinstance(self.compose([])[1].runtime.choices.get(group), list) or group in (
+                "callbacks",
+                "logger",
+            )
+            hint = f"{group}=[] for none" if several else f"{group}=<{' or '.join(self.options(group))}>"
+            return f"a group takes no null; type {hint}"
         for option in value if isinstance(value, list) else [value]:
             folder, _, name = f"{group}/{option}".rpartition("/")
             if name not in (options := self.options(folder)):

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
 
 from leyden import UserError
 from leyden.runs import PROJECT, now, update
@@ -33,7 +34,7 @@ def recording(cfg: DictConfig) -> Iterator[None]:
             yield
         return
     directory = Path(cfg.run_dir)
-    with logging_to(directory / "train.log"), interruptible():
+    with logging_to(directory / "train.log"):
         update(directory, status="running", reason=None, started=now(), ended=None, **origin(cfg))
         try:
             yield
@@ -44,28 +45,11 @@ def recording(cfg: DictConfig) -> Iterator[None]:
         except BaseException as error:
             update(directory, status="failed", reason=f"{type(error).__name__}: {error}", ended=now())
             logging.getLogger("leyden.file").error("failed", exc_info=True)
-            if type(error).__name__ == "MisconfigurationException":  # Lightning's word for a user's mistake
+            # Lightning's word and OmegaConf's for a user's mistake
+            if type(error).__name__ == "MisconfigurationException" or isinstance(error, OmegaConfBaseException):
                 raise UserError(" ".join(str(error).split())) from error
             raise
         update(directory, status="finished", ended=now())
-
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Make SIGTERM and SIGINT leave as SystemExit(128 + signal), wherever the run is."""
-
-    def leave(number: int, frame: Any) -> None:
-        raise SystemExit(128 + number)
-
-    try:
-        before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGINT)}
-    except ValueError:  # not in the main thread, where Python takes no handlers
-        before = {}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager
@@ -83,6 +67,7 @@ def logging_to(path: Path | None) -> Iterator[None]:
         silent.addHandler(file)
     root.setLevel(logging.INFO)
     logging.captureWarnings(True)
+    logging.raiseExceptions = False  # a pipe that is closed ends the output, not the run
     try:
         yield
     finally:
@@ -129,7 +114,11 @@ def git(*arguments: str) -> str:
 def changes() -> str:
     """The uncommitted changes of the project as a patch, untracked files under src and conf with them."""
     untracked = git("ls-files", "--others", "--exclude-standard", "-z", "src", "conf").split("\0")
-    small = [name for name in untracked if name and (PROJECT / name).stat().st_size <= PATCH_LIMIT]
+    small = [
+        name
+        for name in untracked
+        if name and (PROJECT / name).is_file() and (PROJECT / name).stat().st_size <= PATCH_LIMIT
+    ]
     return git("diff", "HEAD") + "".join(git("diff", "--no-index", "--", os.devnull, name) for name in small)
 
 

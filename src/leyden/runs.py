@@ -11,10 +11,17 @@ from omegaconf import DictConfig, OmegaConf
 from leyden import UserError
 
 PROJECT = Path(__file__).resolve().parents[2]
+NEEDED = ("data", "task", "trainer")  # in the config of a run
 
 
 def in_project(path: str | Path) -> Path:
-    """An absolute path as it is, a relative one from the project."""
+    """An absolute path as it is, a relative one from the project.
+
+    Raises:
+        UserError: it is no path.
+    """
+    if not isinstance(path, str | Path):
+        raise UserError(f"{path} is no folder; type log_dir=<folder> or data_dir=<folder>.")
     return PROJECT / Path(path).expanduser()
 
 
@@ -81,8 +88,8 @@ def stored(directory: Path) -> DictConfig:
         tree = OmegaConf.load(directory / "config.yaml")
     except Exception as error:  # of YAML and of OmegaConf alike
         raise UserError(f"{directory / 'config.yaml'} cannot be read ({str(error).splitlines()[0]}).") from error
-    if not isinstance(tree, DictConfig):
-        raise UserError(f"{directory / 'config.yaml'} holds no config.")
+    if not isinstance(tree, DictConfig) or not all(isinstance(tree.get(key), DictConfig) for key in NEEDED):
+        raise UserError(f"{directory / 'config.yaml'} is no config of a run: it needs {', '.join(NEEDED)}.")
     return tree
 
 

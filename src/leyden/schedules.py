@@ -64,4 +64,4 @@ def _end(total: float | None, name: str) -> float:
             f"scheduler={name} needs a run of known length: set trainer.max_epochs or trainer.max_steps, "
             "or type scheduler=constant."
         )
-    return total
+    return max(1, total)

@@ -58,7 +58,8 @@ def check_targets(cfg: DictConfig) -> None:
             cause = " ".join(str(error).split())
             raise UserError(f"The stored config wants {target}, which is missing ({cause}); set PYTHONPATH.") from error
         if not (isinstance(found, type) and issubclass(found, KINDS)):
+            own = "" if allowed else f"; if it is of a package of yours, type 'trusted=[{target.split('.')[0]}]'"
             raise UserError(
-                f"The stored config wants to build {target}, which is no model, data or part of a trainer that may be "
-                f"trusted; if it is your own, add its package: 'trusted=[{target.split('.')[0]}]'."
+                f"The stored config wants to build {target}, which may not be trusted: it is no class of ours, torch's "
+                f"or Lightning's that a run is made of{own}."
             )

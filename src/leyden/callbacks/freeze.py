@@ -22,9 +22,7 @@ class Freeze(Callback):
     def setup(self, trainer: Trainer, task: LightningModule, stage: str) -> None:
         self.body = [part for name, part in task.model.named_children() if name != "head"]
         if len(self.body) == len(list(task.model.children())):
-            raise UserError(
-                f"callbacks=[freeze] needs a model with a head; {type(task.model).__name__} has none."
-            )
+            raise UserError(f"callbacks=[freeze] needs a model with a head; {type(task.model).__name__} has none.")
         self.parameters = [p for part in self.body for p in part.parameters() if p.requires_grad]
 
     def on_train_epoch_start(self, trainer: Trainer, task: LightningModule) -> None:

@@ -37,6 +37,8 @@ class Keeper(Checkpoint):
         every_n_steps: int | None = None,
         write: bool = True,
     ):
+        if mode not in ("min", "max"):
+            raise UserError(f"checkpoint.mode={mode} is none; choose min or max.")
         self.folder = Path(directory) / "checkpoints"
         self.monitor, self.mode, self.objective, self.write = monitor, mode, objective or monitor, write
         self.every_n_steps = every_n_steps
@@ -149,8 +151,17 @@ class Keeper(Checkpoint):
     # when to stop
 
     def on_train_start(self, trainer: Trainer, task: LightningModule) -> None:
+        self.check_watchers(trainer)
         self.step = trainer.global_step
         self.handlers = {number: signal.signal(number, self.notice) for number in SIGNALS}
+
+    def check_watchers(self, trainer: Trainer) -> None:
+        """Raises UserError if a callback or a scheduler watches validation where there is none."""
+        watched = [getattr(callback, "monitor", None) for callback in trainer.callbacks if callback is not self]
+        watched += [config.monitor for config in trainer.lr_scheduler_configs if config.reduce_on_plateau]
+        lost = [name for name in watched if str(name).startswith("val/")]
+        if lost and not any(trainer.num_val_batches):
+            raise UserError(f"There is no validation data, but a callback or the scheduler watches {lost[0]}.")
 
     def notice(self, number: int, frame: Any) -> None:
         """A first signal waits for the next optimizer step, a second one does not."""

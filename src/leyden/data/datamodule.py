@@ -172,6 +172,7 @@ class DataModule(LightningDataModule):
             collate_fn=whole,
             drop_last=drop_last and shuffle,
             num_workers=workers,
+            generator=exact.generator(self.seed),  # of the workers' seeds, which else come out of the model's draws
             persistent_workers=workers > 0,
             prefetch_factor=2 if workers else None,
             pin_memory=self.accelerated if self.pin_memory == "auto" else bool(self.pin_memory),
@@ -210,7 +211,7 @@ class DataModule(LightningDataModule):
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         x, y, keys = batch
         if isinstance(x, Tensor):
-            x = to_float(x)
+            x = self.trainer.precision_plugin.convert_input(to_float(x)) if self.trainer else to_float(x)
             if self.augment.transforms and self.trainer.training:
                 x = self.augment(x, keys % len(self.splits["train"]), self.trainer.current_epoch)
         return x, y

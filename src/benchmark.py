@@ -60,6 +60,7 @@ def benchmark(cfg: DictConfig) -> float:
         for split in found:
             log.info("\n%s", timing.table(split, found[split]))
         log.info("\n%s\nSet-up, and what follows the last step of an epoch, are not in the times.", advice)
+        log.info("%s", Path(cfg.run_dir, "benchmark.json"))
         return results["ratio"]
 
 

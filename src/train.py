@@ -27,9 +27,9 @@ def train(cfg: DictConfig) -> float | None:
         record.begin(cfg, **facts)
         if trainer.is_global_zero:
             log.info(
-                "%s of %s parameters on %s, %s, %s samples a step, seed %s",
+                "%s of %s parameters on %s, %s, %s samples a step, seed %s, best by %s (%s)",
                 cfg.get("model", cfg.task)._target_.split(".")[-1], f"{facts['parameters']:,}", facts["device"],
-                facts["precision"], facts["effective_batch"] or "?", cfg.seed,
+                facts["precision"], facts["effective_batch"] or "?", cfg.seed, keeper.monitor, keeper.mode,
             )  # fmt: skip
 
         # train

@@ -1,5 +1,6 @@
 """The command line's mistakes are found before torch is imported, all at once, each with what to type instead."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -222,3 +223,13 @@ def test_no_torch_is_imported():
         "assert not {'torch', 'lightning', 'numpy'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code, str(CONF)], check=True, cwd=CONF.parent / "src")
+
+
+@pytest.mark.parametrize("group", ["local", "experiment", "debug"])
+def test_a_recipe_without_its_package_line_is_named(tmp_path, group):
+    shutil.copytree(CONF, tmp_path / "conf")
+    (tmp_path / "conf" / group).mkdir(exist_ok=True)
+    (tmp_path / "conf" / group / "default.yaml").write_text("trainer: {max_epochs: 2}\n")
+    line = overrides.split([] if group == "local" else [f"{group}=default"], "train")
+    with pytest.raises(UserError, match="@package _global_"):
+        overrides.check(line, tmp_path / "conf")

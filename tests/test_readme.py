@@ -13,7 +13,7 @@ from leyden import runs
 TEXT = (runs.PROJECT / "README.md").read_text(encoding="utf-8")
 LINES = [line for block in re.findall(r"```bash\n(.*?)```", TEXT, re.S) for line in block.splitlines() if line.strip()]
 MADE = re.findall(
-    r"`(src/leyden/\S+\.py|conf/\S+\.yaml)`(?:[^\n`]|`\$\{[^`]*`|`read`|\n(?!\n))*\n\n```(?:python|yaml)\n(.*?)```",
+    r"`(src/leyden/\S+\.py|conf/\S+\.yaml)`(?:[^\n`]|`\$\{[^`]*`|`read`|`experiment=wide`|\n(?!\n))*\n\n```(?:python|yaml)\n(.*?)```",
     TEXT,
     re.S,
 )
@@ -26,6 +26,7 @@ def clone(tmp_path_factory):
     for name in ("src", "conf"):
         shutil.copytree(runs.PROJECT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for path, text in MADE:
+        (folder / path).parent.mkdir(exist_ok=True)
         (folder / path).write_text(text)
     return folder
 

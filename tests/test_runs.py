@@ -33,9 +33,14 @@ def test_latest_is_the_newest_start(tmp_path):
     for name, started in (("b", "2026-01-02"), ("a", "2026-01-03"), ("c", "2026-01-01")):
         (tmp_path / "train" / name).mkdir(parents=True)
         (tmp_path / "train" / name / "config.yaml").write_text("{}")
+        (tmp_path / "train" / name / "checkpoints").mkdir()
+        (tmp_path / "train" / name / "checkpoints" / "last.ckpt").write_text("")
         runs.write_json(tmp_path / "train" / name / "run.json", {"started": started})
     (tmp_path / "train" / "c" / "run.json").write_text('{"half')
     assert runs.find("latest", tmp_path).name == "a"
+    (tmp_path / "train" / "a" / "checkpoints" / "last.ckpt").unlink()  # it failed before it saved
+    assert runs.find("latest", tmp_path).name == "b"
+    (tmp_path / "train" / "b" / "checkpoints" / "last.ckpt").unlink()
     assert runs.find("b", tmp_path).name == "b"
     assert runs.find(str(tmp_path / "train" / "b" / "checkpoints" / "x.ckpt"), tmp_path).name == "b"
     with pytest.raises(UserError, match="has no checkpoint"):

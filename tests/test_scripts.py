@@ -33,7 +33,7 @@ def test_train_then_eval_repeats_the_numbers(command, tmp_path):
     assert json.loads((run / "run.json").read_text())["status"] == "finished"
     printed = dict(re.findall(r"^(test/\w+) (\d\.\d{4})$", trained.stdout, re.M))
     assert set(printed) == {"test/acc", "test/f1_macro", "test/loss"}
-    assert "\r" not in trained.stdout and "make tensorboard" in trained.stdout
+    assert "\r" not in trained.stdout and "curves: tensorboard --logdir" in trained.stdout
 
     moved = shutil.move(run, tmp_path / "moved run")
     again = command("eval.py", f"run='{moved}'")

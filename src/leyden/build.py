@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterator
@@ -63,7 +64,8 @@ def make(node: DictConfig | dict, where: str, **keywords: Any) -> Any:
         lines = [line for line in str(error).splitlines() if line.strip()]
         if isinstance(cause, USERS):
             what = " ".join(str(cause).split()) or lines[0]
-            raise UserError(f"{where} cannot be built: {what.rstrip('.')}.") from error
+            part = re.search(r"^full_key: (\S+)", str(error), re.M)
+            raise UserError(f"{part[1] if part else where} cannot be built: {what.rstrip('.')}.") from error
         raise
 
 
@@ -84,9 +86,11 @@ def switches(cfg: DictConfig) -> None:
 
 
 def threads(cfg: DictConfig) -> int:
-    """CPU threads of this process: as asked, else the cores divided among the processes of this machine."""
+    """CPU threads of this process: as asked, by OMP_NUM_THREADS, or the cores divided among the processes."""
     if cfg.threads:
         return cfg.threads
+    if os.environ.get("OMP_NUM_THREADS", "").isdigit():
+        return max(1, int(os.environ["OMP_NUM_THREADS"]))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
 

@@ -3,6 +3,7 @@
 import errno
 import os
 import secrets
+import shlex
 import shutil
 import signal
 import sys
@@ -29,6 +30,8 @@ KEPT = ("precision", "deterministic", "benchmark")  # of a run's trainer, in wha
 def launch(function: Callable[[DictConfig], Any], config: str) -> None:
     """Run one command: a mistake of the user's ends in a sentence and status 2, a signal in 128 + its number."""
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors through to here
+    if not ranks.entered():
+        os.environ["LEYDEN_COMMAND"] = shlex.join(["python", *sys.argv])  # as typed, for run.json
     try:
         if ranks.entered():
             ranks.enter(function)
@@ -117,11 +120,12 @@ def from_run(line: overrides.Line, asked: str | None) -> DictConfig:
         if key.partition("=")[0] not in ("trainer", "logger"):
             raise UserError(f"{key}: this comes from the run; only trainer and logger can be chosen here.")
     own = overrides.check(replace(line, keys=chosen + folder), CONF)
+    own.log_dir = overrides.check(replace(line, config="train", keys=folder), CONF).log_dir  # conf/local may say where
     directory = runs.find(asked, runs.in_project(own.log_dir))
     checkpoint, tree = runs.checkpoint(asked, directory), runs.stored(directory)
     kept = {name: tree.trainer[name] for name in KEPT if name in tree.trainer}
     tree.threads = tree.threads or runs.read_json(directory / "run.json").get("threads")
-    for name in ("callbacks", "profiler"):
+    for name in ("callbacks", "profiler", "logger"):
         tree.pop(name, None)
     tree = DictConfig({**dict(tree.items_ex(resolve=False)), **dict(own.items_ex(resolve=False))})
     tree.trainer.update(kept)

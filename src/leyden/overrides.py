@@ -23,13 +23,16 @@ from leyden.keys import Typed, flatten, wrong
 
 PLAIN = "-h --help --hydra-help --version --resolve -r --run -m --multirun"  # Hydra's own flags
 VALUED = "-c --cfg -p --package -cn --config-name -cd --config-dir -cp --config-path -i --info -sc --shell-completion"
+SMALL = {  # parts of the names of metrics of which less is better
+    "loss", "error", "mse", "mae", "rmse", "msle", "mape", "nll", "bce", "kl", "perplexity", "huber", "fid", "wer",
+    "cer", "ece", "brier",
+}  # fmt: skip
 QUOTE = "type key=value; quote brackets, spaces, letters beyond a-z, # or = inside and out, such as 'note=\"a, b\"'"
 
 
 def direction(metric: str) -> str:
     """`min` or `max`: whether a metric of this name is better when it is small or when it is large."""
-    small = {"loss", "error", "mse", "mae", "rmse", "nll", "perplexity", "mape", "huber"}
-    return "min" if small & set(metric.rpartition("/")[2].lower().split("_")) else "max"
+    return "min" if SMALL & set(metric.rpartition("/")[2].lower().split("_")) else "max"
 
 
 OmegaConf.register_new_resolver("direction", direction, replace=True)
@@ -121,7 +124,9 @@ def verify(line: Line, configs: "Configs", mistakes: dict[str, str]) -> DictConf
     line.multirun |= getattr(hydra.mode, "name", "") == "MULTIRUN"
     several = [] if line.multirun else [text for text, singles in values.items() if [text] != [t.text for t in singles]]
     for text in several:
-        mistakes.setdefault(text, f"several values need -m; a list is written '{text.replace('=', '=[', 1)}]'")
+        mistakes.setdefault(
+            text, f"several values need -m; a list is '{text.replace('=', '=[', 1)}]', a text '{quoted(text)}'"
+        )
     rounds = max(map(len, choices), default=1) if line.multirun else 1
     for i in range(rounds):  # each option has its turn
         options = [choice[i % len(choice)] for choice in choices]
@@ -131,11 +136,19 @@ def verify(line: Line, configs: "Configs", mistakes: dict[str, str]) -> DictConf
             if what := wrong(typed, flat, configs.groups):
                 mistakes.setdefault(typed.text, what + (f" (with {' '.join(options)})" if rounds > 1 else ""))
 
+    for name in ("local", "experiment", "debug"):  # their files speak of the whole tree
+        if isinstance(tree.get(name), DictConfig):
+            mistakes[f"conf/{name}"] = "its file needs the first line '# @package _global_', or its keys go nowhere"
     first = [singles[0].text for singles in values.values() if singles]
     tree, _ = configs.compose([text for text in first if text not in mistakes])
     if "--resolve" in line.flags and tree.get("facts", "unset") is None:
         mistakes["--resolve"] = "the facts are known only with the data; type --cfg job without it"
     return tree
+
+
+def quoted(text: str) -> str:
+    key, _, value = text.partition("=")
+    return f'{key}="{value}"'
 
 
 class Configs:

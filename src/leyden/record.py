@@ -81,7 +81,7 @@ def logging_to(path: Path | None) -> Iterator[None]:
 def origin(cfg: DictConfig) -> dict[str, Any]:
     """Where a run comes from: command, seed, code, versions, machine."""
     return {
-        "command": shlex.join(["python", *sys.argv]),
+        "command": os.environ.get("LEYDEN_COMMAND") or shlex.join(["python", *sys.argv]),
         "seed": cfg.get("seed"),
         "tags": list(cfg.get("tags") or []),
         "note": cfg.get("note"),

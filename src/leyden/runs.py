@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -55,14 +56,15 @@ def find(run: str, logs: Path) -> Path:
     """
     if run == "latest":
         records = [*logs.glob("train/*/run.json"), *logs.glob("sweep/*/*/run.json")]
+        records = [path for path in records if any((path.parent / "checkpoints").glob("*.ckpt"))]
         if not records:
-            raise UserError(f"There is no run in {logs} yet; python src/train.py makes one.")
+            raise UserError(f"There is no run with a checkpoint in {logs} yet; python src/train.py makes one.")
         return max(records, key=lambda path: read_json(path).get("started", "")).parent
     for path in (Path(run).expanduser(), in_project(run), logs / "train" / run):
         directory = path.parent.parent if path.suffix == ".ckpt" else path
         if (directory / "config.yaml").is_file():
             return directory.resolve()
-    raise UserError(f"run={run} is no run directory (it has no config.yaml), nor a checkpoint inside one.")
+    raise UserError(f"run={run} is no run directory (it has no config.yaml), nor a checkpoint in one; try run=latest.")
 
 
 def checkpoint(run: str, directory: Path) -> Path:
@@ -130,4 +132,8 @@ def table(results: dict[str, Any], directory: Path) -> str:
         count = f" on {test['samples']} samples" if test["samples"] else ""
         lines.append(f"tested {test['checkpoint'] or 'the last weights'}{count}")
     path = directory.relative_to(PROJECT) if directory.is_relative_to(PROJECT) else directory
-    return "\n".join([*lines, f"run {path}", "curves: make tensorboard"])
+    lines.append(f"run {path}")
+    if (directory / "tensorboard").exists():
+        inside = directory.is_relative_to(PROJECT / "logs")
+        lines.append("curves: make tensorboard" if inside else f"curves: tensorboard --logdir {shlex.quote(str(path))}")
+    return "\n".join(lines)

@@ -130,7 +130,7 @@ def own(root, split, *place):
 @pytest.mark.parametrize(
     ("make", "problem"),
     [
-        (lambda root: None, r"root needs two or more classes, not \[\]; set data.root="),
+        (lambda root: None, "root does not exist; set data.root="),
         (lambda root: fill(root, classes=["only"]), r"not \['only'\]"),
         (
             lambda root: [(fill(root) / name).mkdir() for name in "ab"],

@@ -158,9 +158,11 @@ class Keeper(Checkpoint):
     def check_watchers(self, trainer: Trainer) -> None:
         """Raises UserError if a callback or a scheduler watches validation where there is none."""
         watched = [getattr(callback, "monitor", None) for callback in trainer.callbacks if callback is not self]
-        watched += [config.monitor for config in trainer.lr_scheduler_configs if config.reduce_on_plateau]
+        watched += [
+            config.monitor for config in trainer.lr_scheduler_configs if config.reduce_on_plateau and config.strict
+        ]
         lost = [name for name in watched if str(name).startswith("val/")]
-        if lost and not any(trainer.num_val_batches):
+        if lost and trainer.val_dataloaders is not None and not any(trainer.num_val_batches):
             raise UserError(f"There is no validation data, but a callback or the scheduler watches {lost[0]}.")
 
     def notice(self, number: int, frame: Any) -> None:

@@ -96,6 +96,8 @@ class DataModule(LightningDataModule):
         if pair is None:
             return None
         x, y = pair
+        if not isinstance(y, Tensor) or not isinstance(x, Tensor | list):
+            raise UserError(f"{self.title}.read must give tensors, not {type(x).__name__} and {type(y).__name__}.")
         return Sequences(x, y) if isinstance(x, list) else Tensors(x, y)
 
     def cut(self, y: Tensor, val: bool, test: bool) -> dict[str, Tensor]:

@@ -31,6 +31,8 @@ class SequenceFolder(DataModule):
 
     @cached_property
     def classes(self) -> list[str]:
+        if not self.root.is_dir():
+            raise UserError(f"The folder {self.root} does not exist; set data.root=<folder>.")
         names = folders(self.roots["train"])
         if len(names) < 2:
             raise UserError(f"{self.roots['train']} needs two or more classes, not {names}; set data.root=<folder>.")

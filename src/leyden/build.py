@@ -26,7 +26,7 @@ from leyden import UserError, checkpoints, runs
 from leyden.callbacks.keeper import Keeper
 from leyden.callbacks.records import Records
 from leyden.checkpoints import AtomicIO
-from leyden.data.datamodule import DataModule
+from leyden.data.datamodule import DataModule, cores
 
 # What constructors raise for arguments that they do not take; of Hydra itself where it refuses a target.
 USERS = (
@@ -91,8 +91,7 @@ def threads(cfg: DictConfig) -> int:
         return cfg.threads
     if os.environ.get("OMP_NUM_THREADS", "").isdigit():
         return max(1, int(os.environ["OMP_NUM_THREADS"]))
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
+    return cores()
 
 
 def data(cfg: DictConfig) -> LightningDataModule:

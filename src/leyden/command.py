@@ -153,9 +153,8 @@ def start(function: Callable[[DictConfig], Any], cfg: DictConfig) -> Any:
     processes = 1 if ranks.outside() else ranks.count(cfg.trainer)
     if processes == 1:
         if cfg.trainer.strategy == "ddp" and not ranks.outside():
-            cfg.trainer.update(
-                strategy="auto", devices=1
-            )  # one device: no process group that the next job would inherit
+            # one device: no process group that the next job would inherit
+            cfg.trainer.update(strategy="auto", devices=1)
         return function(cfg)
     try:
         return ranks.start(function, cfg, directory, processes)

@@ -195,11 +195,11 @@ class Configs:
         """What is wrong with the choice of a group, or nothing."""
         text, sign, group, value = typed
         if value is None:
-            several = isinstance(self.compose([])[1].runtime.choices.get(group), list) or group in (
-                "callbacks",
-                "logger",
+            hint = (
+                f"{group}=[] for none"
+                if group in ("callbacks", "logger")
+                else f"{group}=<{' or '.join(self.options(group))}>"
             )
-            hint = f"{group}=[] for none" if several else f"{group}=<{' or '.join(self.options(group))}>"
             return f"a group takes no null; type {hint}"
         for option in value if isinstance(value, list) else [value]:
             folder, _, name = f"{group}/{option}".rpartition("/")

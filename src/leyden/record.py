@@ -114,11 +114,8 @@ def git(*arguments: str) -> str:
 def changes() -> str:
     """The uncommitted changes of the project as a patch, untracked files under src and conf with them."""
     untracked = git("ls-files", "--others", "--exclude-standard", "-z", "src", "conf").split("\0")
-    small = [
-        name
-        for name in untracked
-        if name and (PROJECT / name).is_file() and (PROJECT / name).stat().st_size <= PATCH_LIMIT
-    ]
+    files = [name for name in untracked if name and (PROJECT / name).is_file()]
+    small = [name for name in files if (PROJECT / name).stat().st_size <= PATCH_LIMIT]
     return git("diff", "HEAD") + "".join(git("diff", "--no-index", "--", os.devnull, name) for name in small)
 
 

@@ -62,7 +62,6 @@ class Stopwatch(Callback):
         held = data.splits[split] if isinstance(data, DataModule) else None
         whole, single = batches(split, trainer, held, loader, count)
         loop = partial(train if split == "train" else evaluate, trainer, task)
-        silent: Any = lambda *_, **__: None  # noqa: E731
         vars(task).update(log=silent, log_dict=silent)  # a task of another kind logs in its step
         for name, body, source in (
             ("bare", loop, whole), ("compute", loop, single), ("loader", drain, lambda: islice(loader, count)),

@@ -59,13 +59,13 @@ class Records(Checkpoint):
     ):
         self.directory, self.keeper, self.save, self.tell = Path(directory), keeper, save, tell
         self.epochal: set[str] = set()  # names that are logged once in an epoch
+        self.stepwise: set[str] = set()  # names that are logged at steps
         self.metrics: dict[str, Any] = {}
         self.table: Table | None = None
         self.validated = False  # in this epoch
 
     def on_train_start(self, trainer: Trainer, task: LightningModule) -> None:
         self.step, self.batches, self.started = trainer.global_step, 0, time.perf_counter()
-        self.epoch_started = self.started
         if trainer.is_global_zero:
             self.table = Table(self.directory / "metrics.csv", self.step)
             loaders = CombinedLoader(trainer.train_dataloader).flattened
@@ -91,7 +91,7 @@ class Records(Checkpoint):
 
     def on_train_epoch_end(self, trainer: Trainer, task: LightningModule) -> None:
         logged = {name: float(value) for name, value in trainer.callback_metrics.items()}
-        self.epochal |= set(logged) - getattr(self, "stepwise", set())
+        self.epochal |= set(logged) - self.stepwise
         logged = {name: value for name, value in logged.items() if name in self.epochal}
         if not self.validated:  # what is there is of an earlier epoch
             logged = {name: value for name, value in logged.items() if not name.startswith("val/")}

@@ -127,7 +127,7 @@ class DataModule(LightningDataModule):
         x = torch.cat(train.x) if isinstance(train, Sequences) else train.x
         if isinstance(train, Tensors) and (shown := self.transforms["val"] or self.transforms["train"]):
             some = spread(train.y, 0)[:FEW].tolist()
-            x = torch.stack([Tensors(train.x[some], train.y[some], shown, 0)[i][0] for i in range(len(some))])
+            x, _, _ = Tensors(train.x[some], train.y[some], shown).__getitems__(list(range(len(some))))
         kind = "sequence" if isinstance(train, Sequences) else "image" if x.dim() == 4 else "table"
         mean, std = facts.moments(x)
         return {"kind": kind, "shape": [None] * (kind == "sequence") + list(x.shape[1:]), "mean": mean, "std": std}
@@ -194,8 +194,7 @@ class DataModule(LightningDataModule):
             return int(self.num_workers)
         if isinstance(samples, Sequences) or not samples.transforms:
             return 0
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
+        return cores()
 
     @property
     def accelerated(self) -> bool:
@@ -217,6 +216,12 @@ class DataModule(LightningDataModule):
             if self.augment.transforms and self.trainer.training:
                 x = self.augment(x, keys % len(self.splits["train"]), self.trainer.current_epoch)
         return x, y
+
+
+def cores() -> int:
+    """The cores that this process may use: those of the machine divided among its ranks."""
+    free = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, free // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
 
 
 def spread(y: Tensor, seed: int) -> Tensor:

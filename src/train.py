@@ -31,6 +31,8 @@ def train(cfg: DictConfig) -> float | None:
                 cfg.get("model", cfg.task)._target_.split(".")[-1], f"{facts['parameters']:,}", facts["device"],
                 facts["precision"], facts["effective_batch"] or "?", cfg.seed, keeper.monitor, keeper.mode,
             )  # fmt: skip
+            if facts["padding"]:
+                log.info("%.1f%% of a training batch is padding", 100 * facts["padding"])
 
         # train
         trainer.fit(task, datamodule=datamodule, weights_only=True)

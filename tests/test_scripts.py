@@ -24,7 +24,8 @@ def metrics(run):
 
 
 def test_train_then_eval_repeats_the_numbers(command, tmp_path):
-    trained = command("train.py", "data=fake", "model=cnn", "model.channels=[8]", "trainer.max_epochs=2", "threads=1")
+    trained = command("train.py", "data=fake", "data.num_samples=1000", "model=cnn", "model.channels=[8]",
+                      "trainer.max_epochs=2", "threads=1")  # fmt: skip
     assert trained.returncode == 0, trained.stderr
     run = only(tmp_path, "logs/train/*")
     for name in (".hydra/config.yaml", "config.yaml", "run.json", "metrics.json", "metrics.csv", "train.log",

@@ -1,7 +1,10 @@
+from pathlib import Path
+
 import pytest
 import torch
 from sklearn.datasets import load_digits
 
+from leyden import runs
 from leyden.data.digits import Digits
 from leyden.data.ink import Ink
 
@@ -57,3 +60,13 @@ def test_batches_of_similar_length_hold_less_padding():
     assert data.padding == pytest.approx(share(data.train_dataloader()))
     assert data.padding < share(data.loader("train")) / 4
     assert Digits().padding is None
+
+
+def test_the_share_of_padding_is_in_the_log_and_in_run_json(configure):
+    from train import train
+
+    cfg = configure("data=ink", "model=rnn", "debug=fast")
+    train(cfg)
+    share = runs.read_json(Path(cfg.run_dir) / "run.json")["padding"]
+    assert 0 < share < 0.1
+    assert f"{100 * share:.1f}% of a training batch is padding" in (Path(cfg.run_dir) / "train.log").read_text()

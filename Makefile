@@ -19,6 +19,8 @@ test: install  ## the test suite
 
 stress: install  ## the tests that take minutes
 	@$(RUN) -m pytest -m stress
+	@$(RUN) tests/stress_resume.py --kills 100
+	@$(RUN) tests/stress_resume.py --kills 20 --ddp
 
 tensorboard: install  ## curves of all runs, on http://localhost:6006
 	@$(RUN) -m tensorboard.main --logdir logs

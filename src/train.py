@@ -15,44 +15,41 @@ def train(cfg: DictConfig) -> float | None:
     """One run, from the config to its results; returns the best value of the objective."""
     from leyden import build, checkpoints, record, runs
 
+    directory = Path(cfg.run_dir)
     with record.recording(cfg):
         # build
         build.switches(cfg)
-        datamodule = build.data(cfg)
-        build.facts(cfg, datamodule)
-        task = build.task(cfg)
-        trainer = build.trainer(cfg, build.watchers(cfg))
-        keeper = trainer.checkpoint_callback
-        facts = build.summary(task, trainer, datamodule)
-        record.begin(cfg, **facts)
+        datamodule, task = build.parts(cfg)
+        keeper, *others = build.watchers(cfg)
+        trainer = build.trainer(cfg, [keeper, *others])
+        record.begin(cfg, **build.summary(task, trainer, datamodule))
         if trainer.is_global_zero:
-            log.info(
-                "%s of %s parameters on %s, %s, %s samples a step, seed %s, best by %s (%s)",
-                cfg.get("model", cfg.task)._target_.split(".")[-1], f"{facts['parameters']:,}", facts["device"],
-                facts["precision"], facts["effective_batch"] or "?", cfg.seed, keeper.monitor, keeper.mode,
-            )  # fmt: skip
-            if facts["padding"]:
-                log.info("%.1f%% of a training batch is padding", 100 * facts["padding"])
+            record.tell(cfg, keeper.monitor, keeper.mode)
 
-        # train
-        trainer.fit(task, datamodule=datamodule, weights_only=True)
+        # train, from the start, from other weights, or from where the run was stopped
+        if cfg.init_from and not cfg.resume:
+            checkpoints.load(task, runs.weights(cfg.init_from, runs.in_project(cfg.log_dir)), cfg.strict)
+        last = checkpoints.newest(directory / "checkpoints", cfg.resume) if cfg.resume else None
+        if trainer.is_global_zero:
+            runs.rewind(directory, checkpoints.read(last)["leyden"]["files"] if last else {})
+        trainer.fit(task, datamodule=datamodule, ckpt_path=last, weights_only=True)
         if trainer.global_step == 0:
             raise UserError(
                 "Nothing was trained: max_epochs, max_steps, max_time or limit_train_batches leave no step."
             )
-        last = checkpoints.read(keeper.folder / "last.ckpt")["state_dict"] if keeper.write else task.state_dict()
-        results = runs.read_json(Path(cfg.run_dir) / "metrics.json") | {"weights_sha256": checkpoints.sha256(last)}
+        file = directory / "checkpoints" / "last.ckpt" if keeper.write else None
+        weights = checkpoints.read(file)["state_dict"] if file else task.state_dict()
+        results = runs.read_json(directory / "metrics.json") | {"weights_sha256": checkpoints.sha256(weights)}
 
         # test the best weights, or the last ones where none are known to be best
         best = keeper.best.get("checkpoint")
-        weights = Path(cfg.run_dir, best) if best else None
-        metrics = build.evaluate(trainer, task, datamodule, weights)
+        metrics = build.evaluate(trainer, task, datamodule, directory / best if best else file)
         results["test"] = {**metrics, "checkpoint": best} if metrics else {}
 
         # tell
         if trainer.is_global_zero:
-            runs.write_json(Path(cfg.run_dir) / "metrics.json", results)
-            log.info(runs.table(results, Path(cfg.run_dir)))
+            runs.write_json(directory / "metrics.json", results)
+            log.info(runs.table(results, directory))
         return keeper.best.get("objective")
 
 

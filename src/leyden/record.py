@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
@@ -19,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from leyden import UserError
-from leyden.runs import PROJECT, now, update
+from leyden.runs import BEAT, PROJECT, born, in_words, now, read_json, update
 
 PACKAGES = ("torch", "lightning", "torchvision", "torchmetrics", "hydra-core", "tensorboard", "onnx", "numpy")
 log = logging.getLogger(__name__)
@@ -34,13 +35,17 @@ def recording(cfg: DictConfig) -> Iterator[None]:
             yield
         return
     directory = Path(cfg.run_dir)
-    with logging_to(directory / "train.log"):
-        update(directory, status="running", reason=None, started=now(), ended=None, **origin(cfg))
+    with logging_to(directory / "train.log"), beating(directory):
+        again = cfg.get("resume") and read_json(directory / "run.json")
+        update(directory, status="running", reason=None, ended=None, **(resumption(again) if again else origin(cfg)))
         try:
             yield
         except SystemExit as error:
             name = signal.Signals(error.code - 128).name if isinstance(error.code, int) and error.code > 128 else "exit"
             update(directory, status="stopped", reason=name, ended=now())
+            if "resume" in cfg:
+                where = shlex.quote(str(in_words(directory)))
+                log.warning("Stopped by %s; go on with: python src/train.py resume=%s", name, where)
             raise
         except BaseException as error:
             update(directory, status="failed", reason=f"{type(error).__name__}: {error}", ended=now())
@@ -50,6 +55,24 @@ def recording(cfg: DictConfig) -> Iterator[None]:
                 raise UserError(" ".join(str(error).split())) from error
             raise
         update(directory, status="finished", ended=now())
+
+
+@contextmanager
+def beating(directory: Path) -> Iterator[None]:
+    """Write a sign of life into run.json now and then, for readers on other machines."""
+    ended = threading.Event()
+
+    def beat() -> None:
+        while not ended.wait(BEAT):
+            update(directory, heartbeat=now())
+
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 @contextmanager
@@ -81,16 +104,53 @@ def logging_to(path: Path | None) -> Iterator[None]:
 def origin(cfg: DictConfig) -> dict[str, Any]:
     """Where a run comes from: command, seed, code, versions, machine."""
     return {
-        "command": os.environ.get("LEYDEN_COMMAND") or shlex.join(["python", *sys.argv]),
+        "command": typed(),
+        "started": now(),
         "seed": cfg.get("seed"),
         "tags": list(cfg.get("tags") or []),
         "note": cfg.get("note"),
+        "rerun": cfg.get("rerun"),
+        "init_from": cfg.get("init_from"),
+        "resumes": [],
+        **place(),
+    }
+
+
+def typed() -> str:
+    return os.environ.get("LEYDEN_COMMAND") or shlex.join(["python", *sys.argv])
+
+
+def place() -> dict[str, Any]:
+    """Which process on which machine runs which code."""
+    job = os.environ.get("SLURM_JOB_ID")
+    return {
         "host": socket.gethostname(),
         "pid": os.getpid(),
+        "pid_born": born(os.getpid()),
+        "heartbeat": now(),
+        "slurm": job and {"job": job, "restarts": int(os.environ.get("SLURM_RESTART_COUNT", 0))},
         "commit": git("rev-parse", "--verify", "-q", "HEAD").strip() or None,
         "versions": {"python": platform.python_version()} | {name: version(name) for name in PACKAGES},
         "hardware": {"machine": platform.machine(), "system": platform.platform(), "cores": os.cpu_count()},
     }
+
+
+def resumption(old: dict[str, Any]) -> dict[str, Any]:
+    """What a run that goes on says in place of `origin`: where it is now, and that it was resumed."""
+    here = place()
+    said = {"command": typed(), "at": now(), "after": old.get("reason") or "a kill", "unlike": differences(old, here)}
+    return here | {"resumes": [*old.get("resumes", []), said]}
+
+
+def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """What is another commit, version, machine or data in two run.json, a line for each."""
+
+    def flat(record: dict[str, Any]) -> dict[str, Any]:
+        found = {"commit": record.get("commit"), "data": record.get("data_fingerprint")}
+        return found | record.get("versions", {}) | record.get("hardware", {})
+
+    was, now = flat(old), flat(new)
+    return [f"{name} is {now[name]}, was {was[name]}" for name in was if name in now and now[name] != was[name]]
 
 
 def version(package: str) -> str | None:
@@ -119,6 +179,21 @@ def changes() -> str:
     return git("diff", "HEAD") + "".join(git("diff", "--no-index", "--", os.devnull, name) for name in small)
 
 
+def tell(cfg: DictConfig, monitor: str, mode: str) -> None:
+    """Say in the log what is about to be trained, and what a run that repeats another one has of its own."""
+    found = read_json(Path(cfg.run_dir) / "run.json")
+    log.info(
+        "%s of %s parameters on %s, %s, %s samples a step, seed %s, best by %s (%s)",
+        cfg.get("model", cfg.task)._target_.split(".")[-1], f"{found['parameters']:,}", found["device"],
+        found["precision"], found["effective_batch"] or "?", cfg.seed, monitor, mode,
+    )  # fmt: skip
+    if found["padding"]:
+        log.info("%.1f%% of a training batch is padding", 100 * found["padding"])
+    same = ["commit, versions, machine and data are the same"]
+    for line in differences(read_json(Path(cfg.rerun) / "run.json"), found) or same if cfg.rerun else ():
+        log.info("rerun of %s: %s", in_words(Path(cfg.rerun)), line)
+
+
 def prune(cfg: DictConfig) -> None:
     """Take out the groups that a task of the user's own has no use for, so that a run holds only what it is made of."""
     unused = []
@@ -138,7 +213,7 @@ def begin(cfg: DictConfig, **fields: Any) -> None:
         return
     prune(cfg)
     directory, tree = Path(cfg.run_dir), cfg.copy()
-    tree.run_dir = None  # so that a run can be moved
+    tree.update({key: None for key in ("run_dir", "resume", "rerun") if key in tree})  # of this start only
     OmegaConf.save(tree, directory / "config.yaml")
     if patch := changes():
         (directory / "changes.patch").write_text(patch, encoding="utf-8")

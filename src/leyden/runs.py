@@ -3,6 +3,11 @@
 import json
 import os
 import shlex
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -12,7 +17,11 @@ from omegaconf import DictConfig, OmegaConf
 from leyden import UserError
 
 PROJECT = Path(__file__).resolve().parents[2]
+CONF = PROJECT / "conf"
 NEEDED = ("data", "task", "trainer")  # in the config of a run
+BEAT = 30  # seconds between the signs of life of a run
+DEAD = 4 * BEAT  # seconds without one, after which a run on another machine is given up
+WRITING = threading.Lock()  # of run.json, which two threads update
 
 
 def in_project(path: str | Path) -> Path:
@@ -48,23 +57,30 @@ def create(folder: Path, name: str | None = None) -> Path:
             raise UserError(f"The run directory {path} cannot be made ({reason}); set log_dir=<folder>.") from error
 
 
-def find(run: str, logs: Path) -> Path:
-    """The directory of a run: from a path, a checkpoint in it, a name, or latest.
+def find(run: str, logs: Path, unfinished: bool = False) -> Path:
+    """The directory of a run: from a path, a checkpoint in it, a name, or latest: the newest one with a checkpoint,
+    or the newest unfinished one that nobody is running.
 
     Raises:
         UserError: there is no such run.
     """
     if run == "latest":
-        records = [*logs.glob("train/*/run.json"), *logs.glob("sweep/*/*/run.json")]
-        records = [path for path in records if any((path.parent / "checkpoints").glob("*.ckpt"))]
-        if not records:
-            raise UserError(f"There is no run with a checkpoint in {logs} yet; python src/train.py makes one.")
-        return max(records, key=lambda path: read_json(path).get("started", "")).parent
+        folders = [*logs.glob("train/*/"), *logs.glob("sweep/*/*/")]
+        records = {path: read_json(path / "run.json") for path in folders}
+        if unfinished:
+            fit = [path for path, record in records.items() if record.get("status") not in (None, "finished")]
+            fit = [path for path in fit if (path / "config.yaml").is_file() and not alive(records[path])]
+        else:
+            fit = [path for path, record in records.items() if record and any((path / "checkpoints").glob("*.ckpt"))]
+        if not fit:
+            kind = "unfinished run" if unfinished else "run with a checkpoint"
+            raise UserError(f"There is no {kind} in {logs}; python src/train.py makes one.")
+        return max(fit, key=lambda path: records[path].get("started", ""))
     for path in (Path(run).expanduser(), in_project(run), logs / "train" / run):
         directory = path.parent.parent if path.suffix == ".ckpt" else path
         if (directory / "config.yaml").is_file():
             return directory.resolve()
-    raise UserError(f"run={run} is no run directory (it has no config.yaml), nor a checkpoint in one; try run=latest.")
+    raise UserError(f"{run} is no run directory (it has no config.yaml), nor a checkpoint in one; try latest.")
 
 
 def checkpoint(run: str, directory: Path) -> Path:
@@ -80,6 +96,16 @@ def checkpoint(run: str, directory: Path) -> Path:
     raise UserError(f"The run {directory} has no checkpoint{' ' + Path(run).name if run.endswith('.ckpt') else ''}.")
 
 
+def weights(source: str, logs: Path) -> Path:
+    """The file that `init_from=` means: a checkpoint or a state_dict, or the best or last checkpoint of a run.
+
+    Raises:
+        UserError: there is none.
+    """
+    file = Path(source).expanduser()
+    return file if file.is_file() else checkpoint(source, find(source, logs))
+
+
 def stored(directory: Path) -> DictConfig:
     """The tree that a run was built from, with its interpolations.
 
@@ -93,6 +119,61 @@ def stored(directory: Path) -> DictConfig:
     if not isinstance(tree, DictConfig) or not all(isinstance(tree.get(key), DictConfig) for key in NEEDED):
         raise UserError(f"{directory / 'config.yaml'} is no config of a run: it needs {', '.join(NEEDED)}.")
     return tree
+
+
+# whether a run lives
+
+
+@contextmanager
+def claim(directory: Path) -> Iterator[None]:
+    """Hold a run directory; the system lets go of it when the process ends, however it ends.
+
+    Raises:
+        UserError: another process runs it.
+    """
+    record = read_json(directory / "run.json")
+    busy = UserError(
+        f"{directory} is being run by process {record.get('pid')} on {record.get('host')}; wait for its end."
+    )
+    if alive(record):
+        raise busy
+    try:
+        import fcntl
+    except ImportError:  # Windows: what run.json says must do
+        yield
+        return
+    with open(directory / ".lock", "w") as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise busy from error
+        yield
+
+
+def alive(record: dict[str, Any]) -> bool:
+    """Whether the process that wrote this run.json still runs: by its start on this machine, else by its heartbeat."""
+    if record.get("status") != "running":
+        return False
+    if record.get("host") == socket.gethostname():
+        return record.get("pid_born") == born(record.get("pid"))
+    if (slurm := record.get("slurm")) and slurm["job"] == os.environ.get("SLURM_JOB_ID"):
+        return slurm["restarts"] >= int(os.environ.get("SLURM_RESTART_COUNT", 0))
+    beat = record.get("heartbeat") or record.get("started")
+    return bool(beat) and (datetime.now().astimezone() - datetime.fromisoformat(beat)).total_seconds() < DEAD
+
+
+def born(pid: int | None) -> str | None:
+    """When a process of this machine started, in the system's own words; None where there is none."""
+    try:
+        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return None if words[0] in "ZX" else words[19]
+    except (OSError, IndexError):
+        pass
+    if Path("/proc/self/stat").exists() or os.name != "posix" or not pid:
+        return None
+    return (
+        subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True).stdout.strip() or None
+    )
 
 
 # what a run says of itself
@@ -115,7 +196,25 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 
 def update(directory: Path, **fields: Any) -> None:
     """Change some fields of run.json."""
-    write_json(directory / "run.json", read_json(directory / "run.json") | fields)
+    with WRITING:
+        write_json(directory / "run.json", read_json(directory / "run.json") | fields)
+
+
+def rewind(directory: Path, lengths: dict[str, int]) -> None:
+    """Cut TensorBoard's files to their lengths of when a checkpoint was written, and remove what kills left."""
+    for path in directory.glob("tensorboard/events.out.tfevents.*"):
+        length = lengths.get(path.relative_to(directory).as_posix())
+        if length is None:
+            path.unlink()
+        elif path.stat().st_size > length:
+            os.truncate(path, length)
+    for path in directory.rglob(".*.part"):
+        path.unlink()
+
+
+def in_words(path: Path) -> Path:
+    """A path as it is shown: from the project, where it lies in it."""
+    return path.relative_to(PROJECT) if path.is_relative_to(PROJECT) else path
 
 
 def now() -> str:
@@ -131,7 +230,7 @@ def table(results: dict[str, Any], directory: Path) -> str:
     if test:
         count = f" on {test['samples']} samples" if test["samples"] else ""
         lines.append(f"tested {test['checkpoint'] or 'the last weights'}{count}")
-    path = directory.relative_to(PROJECT) if directory.is_relative_to(PROJECT) else directory
+    path = in_words(directory)
     lines.append(f"run {path}")
     if (directory / "tensorboard").exists():
         inside = directory.is_relative_to(PROJECT / "logs")

@@ -25,6 +25,9 @@ class Freeze(Callback):
             raise UserError(f"callbacks=[freeze] needs a model with a head; {type(task.model).__name__} has none.")
         self.parameters = [p for part in self.body for p in part.parameters() if p.requires_grad]
 
+    def on_train_start(self, trainer: Trainer, task: LightningModule) -> None:
+        self.on_train_epoch_start(trainer, task)  # which a run that goes on in mid-epoch is not called
+
     def on_train_epoch_start(self, trainer: Trainer, task: LightningModule) -> None:
         self.frozen = trainer.current_epoch < self.until_epoch
         for module in (module for part in self.body for module in part.modules()):

@@ -2,29 +2,34 @@
 
 import logging
 import math
-import signal
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning import LightningModule, Trainer
-from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.callbacks import Callback
+from torch import Tensor
 
-from leyden import UserError
+from leyden import UserError, exact
+from leyden.callbacks import moment
+from leyden.callbacks.stop import Stop
 
 log = logging.getLogger(__name__)
-SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1") if hasattr(signal, name)]
 
 
-class Keeper(Checkpoint):
-    """Writes last.ckpt and best.ckpt, only ever right after an optimizer step, never inside an accumulation.
+class Keeper(Callback):
+    """Writes last.ckpt and best.ckpt: always the moment after an optimizer step, whatever followed it to be redone.
+
+    A moment is reached when the step's values are logged, and before anything else happens: a validation, the next
+    batch, the end of the epoch. The keeper must be the first of the callbacks, so that no other has seen more.
 
     Args:
         directory: the run's directory
         monitor: the logged value that decides which weights are best
         mode: min or max
         objective: another value that must be logged
-        every_n_steps: write last.ckpt in mid-epoch too; None: at the end of each epoch
+        every_n_steps: write last.ckpt in mid-epoch too; None: before each validation and at the end of each epoch
+        seed: of what is drawn in a step
+        exact: refuse to go on where the numbers would not be those of an unbroken run
         write: False keeps track of the best, but writes nothing
     """
 
@@ -35,29 +40,32 @@ class Keeper(Checkpoint):
         mode: str,
         objective: str | None = None,
         every_n_steps: int | None = None,
+        seed: int = 0,
+        exact: bool = True,
         write: bool = True,
     ):
         if mode not in ("min", "max"):
             raise UserError(f"checkpoint.mode={mode} is none; choose min or max.")
-        self.folder = Path(directory) / "checkpoints"
+        self.directory = Path(directory)
+        self.folder = self.directory / "checkpoints"
         self.monitor, self.mode, self.objective, self.write = monitor, mode, objective or monitor, write
-        self.every_n_steps = every_n_steps
+        self.every_n_steps, self.seed, self.exact = every_n_steps, seed, exact
         self.best: dict[str, Any] = {}  # monitor, value, epoch, step, objective, checkpoint
-        self.step = 0
-        self.before: set[str] = set()  # names of what was logged before a validation
+        self.step, self.saved = 0, -1  # optimizer steps: done, and in last.ckpt
         self.aligned = True  # the last batch ended in an optimizer step
-        self.weights: dict[str, Any] | None = None  # the best ones, when they were found inside an accumulation
-        self.signal = 0
-        self.handlers: dict[int, Any] = {}
+        self.due = False  # by every_n_steps
+        self.moment: dict[str, Any] = {}  # what later hooks will change, as it was after the step
+        self.restored: dict[str, Any] = {}  # the entry `leyden` of the checkpoint that the run goes on from
+        self.changed = ""  # why a run that goes on will not come to the numbers of an unbroken one
+        self.before: set[str] = set()  # names of what was logged before a validation
+        self.weights: dict[str, Any] | None = None  # those of a validation inside an accumulation
+        self.stop = Stop()
 
     # what is best
 
     def on_sanity_check_end(self, trainer: Trainer, task: LightningModule) -> None:
         if any(trainer.num_sanity_val_batches):
             self.require(trainer, task)
-
-    def on_validation_start(self, trainer: Trainer, task: LightningModule) -> None:
-        self.before = set(trainer.callback_metrics)
 
     def require(self, trainer: Trainer, task: LightningModule) -> None:
         """Find a misspelt monitor before it costs an epoch; a task that logs nothing in validation needs none.
@@ -81,6 +89,13 @@ class Keeper(Checkpoint):
             if not self.monitor.startswith("train/") and self.monitor in trainer.callback_metrics:
                 self.consider(trainer, task)
 
+    def conclude(self, trainer: Trainer, task: LightningModule) -> None:
+        """Judge the epoch by its training, once the task has logged it; `Records` calls this."""
+        if self.monitor.startswith("train/"):
+            if self.monitor not in trainer.callback_metrics:
+                raise UserError(f"checkpoint.monitor={self.monitor} is not logged by the task.")
+            self.consider(trainer, task)
+
     def consider(self, trainer: Trainer, task: LightningModule) -> None:
         """Keep the weights when their monitored value is the best so far, the later of equals; NaN never is."""
         value = float(trainer.callback_metrics[self.monitor])
@@ -91,56 +106,94 @@ class Keeper(Checkpoint):
         self.best = {"monitor": self.monitor, "value": value, "epoch": epoch, "step": step}
         if self.objective in trainer.callback_metrics:
             self.best["objective"] = float(trainer.callback_metrics[self.objective])
-        if self.write:
-            self.best["checkpoint"] = "checkpoints/best.ckpt"
+        if not self.write:
+            return
+        self.best["checkpoint"] = "checkpoints/best.ckpt"
         if self.aligned:
             self.save(trainer, "best.ckpt")
-        else:
-            self.weights = {name: value.clone() for name, value in task.state_dict().items()}
+        elif trainer.is_global_zero:  # weights that no run can go on from
+            content = {"state_dict": self.weights, "leyden": self.entry(trainer)}
+            trainer.strategy.checkpoint_io.save_checkpoint(content, self.folder / "best.ckpt")
 
     # when it is safe to save
 
     def on_train_batch_end(self, trainer: Trainer, task: LightningModule, *_: Any) -> None:
         before, self.step = self.step, trainer.global_step
         self.aligned = self.step != before
+        every = self.every_n_steps
+        self.due |= bool(every and self.step // every > before // every)  # several optimizers may step in a batch
+        self.reseed(trainer)  # for the loading of the next batch, too
+
+    def on_train_batch_start(self, trainer: Trainer, task: LightningModule, batch: Any, batch_idx: int) -> None:
+        if batch_idx == 0:
+            self.reseed(trainer)
+        elif self.aligned and (self.stop.agreed(trainer) or self.due):
+            self.pause(trainer, task)
+
+    def on_validation_start(self, trainer: Trainer, task: LightningModule) -> None:
+        self.before = set(trainer.callback_metrics)
+        if trainer.state.fn == "fit" and not trainer.sanity_checking and self.aligned:
+            self.stop.agreed(trainer)
+            self.pause(trainer, task)
+
+    def on_validation_batch_end(self, trainer: Trainer, *_: Any) -> None:
+        if self.aligned and not trainer.sanity_checking:  # last.ckpt is of before the validation
+            self.stop.leave()
+
+    def on_validation_epoch_end(self, trainer: Trainer, task: LightningModule) -> None:
         if not self.aligned:
-            return
-        self.settle(trainer)
-        if self.stopping(trainer):
-            self.save(trainer, "last.ckpt")
-            raise SystemExit(128 + self.signal)
-        every = self.every_n_steps  # several optimizers may step in a batch
-        if every and self.step // every > before // every and not trainer.is_last_batch:
-            self.save(trainer, "last.ckpt")
+            self.weights = {name: value.clone() for name, value in task.state_dict().items()}
 
     def on_train_epoch_end(self, trainer: Trainer, task: LightningModule) -> None:
-        if self.monitor.startswith("train/"):
-            if self.monitor not in trainer.callback_metrics:
-                raise UserError(f"checkpoint.monitor={self.monitor} is not logged by the task.")
-            self.consider(trainer, task)
-        self.settle(trainer)
-        self.save(trainer, "last.ckpt")
+        if trainer.fit_loop.restarting:  # else a plateau schedule misses the first epoch after a resume
+            trainer.fit_loop.on_iteration_done()
+        if self.aligned and self.ended(trainer):
+            self.moment = moment.take(
+                trainer, task, self.directory
+            )  # nothing after the fit is done again: `on_train_end` saves
+        elif self.aligned:
+            self.stop.agreed(trainer)
+            self.pause(trainer, task)
 
     def on_train_end(self, trainer: Trainer, task: LightningModule) -> None:
+        if self.ended(trainer) and self.write and self.saved != self.step:
+            self.save(trainer, "last.ckpt")
         if not self.best and trainer.is_global_zero:
             log.warning("%s was never logged as a number; there is no best.ckpt, the last weights count.", self.monitor)
 
-    def settle(self, trainer: Trainer) -> None:
-        """Write the best weights that had to wait for the end of an accumulation."""
-        if self.weights is not None:
-            self.save(trainer, "best.ckpt")
-            self.weights = None
+    def ended(self, trainer: Trainer) -> bool:
+        """Whether max_steps are done, after which Lightning starts no fit again."""
+        return 0 < trainer.max_steps <= self.step
+
+    def pause(self, trainer: Trainer, task: LightningModule) -> None:
+        """Write last.ckpt, once for each step; leave if a signal came."""
+        if self.saved != self.step:
+            self.moment = moment.take(trainer, task, self.directory)
+            self.saved, self.due = self.step, False
+            if self.write:
+                self.save(trainer, "last.ckpt")
+        self.stop.leave()
 
     def save(self, trainer: Trainer, name: str) -> None:
-        if self.write:
-            trainer.save_checkpoint(self.folder / name)
+        trainer.save_checkpoint(self.folder / name)
 
     def on_save_checkpoint(self, trainer: Trainer, task: LightningModule, checkpoint: dict[str, Any]) -> None:
-        if self.weights is not None:
-            checkpoint["state_dict"] = self.weights
-        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
-        epoch = trainer.current_epoch
-        checkpoint["leyden"] = {"epoch": epoch, "step": self.step, "best": self.best, "metrics": metrics}
+        moment.rewind(checkpoint["loops"]["fit_loop"])
+        checkpoint["callbacks"] = self.moment["callbacks"]
+        checkpoint["leyden"] = self.entry(trainer) | {name: self.moment[name] for name in ("running", "files")}
+
+    def entry(self, trainer: Trainer) -> dict[str, Any]:
+        """What our own readers want to know of a checkpoint."""
+        return {
+            "phase": "test" if self.ended(trainer) else "fit",
+            "epoch": trainer.current_epoch,
+            "step": self.step,
+            "best": self.best,
+            "metrics": {name: float(value) for name, value in trainer.callback_metrics.items()},
+            "resumable": self.aligned,
+            "total_steps": trainer.estimated_stepping_batches,
+            **moment.fixed(trainer),
+        }
 
     def state_dict(self) -> dict[str, Any]:
         return {"best": self.best}
@@ -148,44 +201,43 @@ class Keeper(Checkpoint):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.best = state["best"]
 
-    # when to stop
+    # how to go on
+
+    def on_load_checkpoint(self, trainer: Trainer, task: LightningModule, checkpoint: dict[str, Any]) -> None:
+        self.restored = checkpoint["leyden"]
 
     def on_train_start(self, trainer: Trainer, task: LightningModule) -> None:
-        self.check_watchers(trainer)
-        self.step = trainer.global_step
-        self.handlers = {number: signal.signal(number, self.notice) for number in SIGNALS}
+        moment.check_watchers(trainer)
+        self.step, self.saved = trainer.global_step, -1
+        self.stop.listen()
+        if self.restored:
+            self.changed = moment.compare(trainer, self.restored, self.exact)
+            moment.restore(trainer, task, self.restored)
+        if trainer.val_dataloaders is not None and not any(trainer.num_val_batches):
+            trainer.limit_val_batches = 0  # else Lightning counts an empty validation as one that is due
+        exact.fast_forward(trainer, self.seed)
+        self.reseed(trainer)
 
-    def check_watchers(self, trainer: Trainer) -> None:
-        """Raises UserError if a callback or a scheduler watches validation where there is none."""
-        watched = [getattr(callback, "monitor", None) for callback in trainer.callbacks if callback is not self]
-        watched += [
-            config.monitor for config in trainer.lr_scheduler_configs if config.reduce_on_plateau and config.strict
-        ]
-        lost = [name for name in watched if str(name).startswith("val/")]
-        if lost and trainer.val_dataloaders is not None and not any(trainer.num_val_batches):
-            raise UserError(f"There is no validation data, but a callback or the scheduler watches {lost[0]}.")
+    def on_train_epoch_start(self, trainer: Trainer, task: LightningModule) -> None:
+        exact.reseed(self.seed, ~trainer.current_epoch)  # for a sampler of torch, which draws the epoch's order
 
-    def notice(self, number: int, frame: Any) -> None:
-        """A first signal waits for the next optimizer step, a second one does not."""
-        if self.signal:
-            raise SystemExit(128 + number)
-        self.signal = number
-        log.warning("Received %s; saving at the next optimizer step.", signal.Signals(number).name)
+    def reseed(self, trainer: Trainer) -> None:
+        """Draw all that comes until the end of the next batch from (seed, rank, number of the batch)."""
+        exact.reseed(self.seed, trainer.global_rank, trainer.fit_loop.epoch_loop.batch_progress.total.processed)
 
-    def stopping(self, trainer: Trainer) -> bool:
-        """Whether any rank got a signal; all of them must stop at the same step."""
-        if trainer.world_size > 1:
-            mine = torch.tensor(self.signal, device=trainer.strategy.root_device)
-            self.signal = int(trainer.strategy.reduce(mine, reduce_op="max"))
-        return self.signal > 0
+    # when to stop
+
+    def on_before_backward(self, trainer: Trainer, task: LightningModule, loss: Tensor) -> None:
+        """Raises UserError for a loss that is not finite, before a gradient of it can reach the weights."""
+        if loss.device.type == "cpu" and not math.isfinite(loss.detach()):
+            raise UserError(
+                f"The training loss is {float(loss)} at step {self.step + 1} (epoch {trainer.current_epoch + 1}, batch "
+                f"{trainer.fit_loop.epoch_loop.batch_idx + 1}); the weights are those of step {self.step}. Lower "
+                "optimizer.lr, type trainer.gradient_clip_val=1, or find the operator with debug=anomaly."
+            )
 
     def teardown(self, trainer: Trainer, task: LightningModule, stage: str) -> None:
-        self.release()
+        self.stop.release()
 
     def on_exception(self, trainer: Trainer, task: LightningModule, exception: BaseException) -> None:
-        self.release()
-
-    def release(self) -> None:
-        for number, handler in self.handlers.items():
-            signal.signal(number, handler)
-        self.handlers = {}
+        self.stop.release()

@@ -1,7 +1,9 @@
 """What a run leaves to read: a line of the log for each epoch, metrics.csv and metrics.json."""
 
 import csv
+import itertools
 import logging
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,21 +20,23 @@ log = logging.getLogger(__name__)
 
 
 class Table:
-    """A CSV file that may gain columns; the rows up to a step that it holds already are kept."""
+    """A CSV file that may gain columns; of what it holds already, so many rows are kept."""
 
-    def __init__(self, path: Path, step: int):
+    def __init__(self, path: Path, rows: int):
         self.path, self.rows, self.columns = path, [], ["epoch", "step"]
-        if path.exists():
+        if path.exists() and rows:
             with open(path, newline="") as file:
-                self.rows = [row for row in csv.DictReader(file) if int(row["step"]) <= step]
+                self.rows = list(itertools.islice(csv.DictReader(file), rows))
         self.add_columns([name for row in self.rows for name in row])
 
     def add_columns(self, names: list[str]) -> None:
         self.columns += [name for name in dict.fromkeys(names) if name not in self.columns]
-        with open(self.path, "w", newline="") as file:
+        beside = self.path.with_name(f".{self.path.name}.part")
+        with open(beside, "w", newline="") as file:
             writer = csv.DictWriter(file, self.columns)
             writer.writeheader()
             writer.writerows(self.rows)
+        os.replace(beside, self.path)
 
     def write(self, row: dict[str, Any]) -> None:
         self.rows.append(row)
@@ -63,13 +67,15 @@ class Records(Checkpoint):
         self.metrics: dict[str, Any] = {}
         self.table: Table | None = None
         self.validated = False  # in this epoch
+        self.batches, self.seconds, self.rows = 0, 0.0, 0  # of training, before the run was stopped
 
     def on_train_start(self, trainer: Trainer, task: LightningModule) -> None:
-        self.step, self.batches, self.started = trainer.global_step, 0, time.perf_counter()
+        self.step, self.started = trainer.global_step, time.perf_counter() - self.seconds
         if trainer.is_global_zero:
-            self.table = Table(self.directory / "metrics.csv", self.step)
+            self.table = Table(self.directory / "metrics.csv", self.rows)
             loaders = CombinedLoader(trainer.train_dataloader).flattened
-            lost = "; ".join(reason for reason in map(exact.why_not, loaders) if reason)
+            reasons = [*map(exact.why_not, loaders), self.keeper.changed]
+            lost = "; ".join(reason for reason in reasons if reason)
             self.tell(self.directory, exact=not lost, not_exact=lost or None)
             if lost:
                 log.warning("This run is not exact: %s.", lost)
@@ -90,6 +96,7 @@ class Records(Checkpoint):
         self.validated = not trainer.sanity_checking
 
     def on_train_epoch_end(self, trainer: Trainer, task: LightningModule) -> None:
+        self.keeper.conclude(trainer, task)
         logged = {name: float(value) for name, value in trainer.callback_metrics.items()}
         self.epochal |= set(logged) - self.stepwise
         logged = {name: value for name, value in logged.items() if name in self.epochal}
@@ -114,6 +121,20 @@ class Records(Checkpoint):
             values = "  ".join(f"{name} {value:.4g}" for name, value in logged.items())
             speed = f"  {rate:.0f} samples/s" if rate else ""
             log.info("epoch %d%s  %s%s", trainer.current_epoch + 1, last, values, speed)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "epochal": sorted(self.epochal),
+            "stepwise": sorted(self.stepwise),
+            "metrics": self.metrics,
+            "validated": self.validated,
+            "batches": self.batches,
+            "seconds": time.perf_counter() - self.started,
+            "rows": len(self.table.rows) if self.table else 0,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        vars(self).update(state | {name: set(state[name]) for name in ("epochal", "stepwise")})
 
     def rate(self, trainer: Trainer) -> float | None:
         """Training samples per second of all ranks, validation and saving included; None where batches have no size."""

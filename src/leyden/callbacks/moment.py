@@ -1,0 +1,137 @@
+"""The moment after an optimizer step as plain data, and the way back to it."""
+
+import copy
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning import LightningModule, Trainer
+from lightning.pytorch.trainer.connectors.logger_connector.result import _Metadata, _ResultMetric, _Sync
+from torch import Tensor
+from torchmetrics import Metric
+
+from leyden import UserError
+
+log = logging.getLogger(__name__)
+EVENTS = "tensorboard/events.out.tfevents.*"  # files of a run that only grow
+SAID = ("fx", "name", "prog_bar", "logger", "on_step", "on_epoch", "enable_graph", "add_dataloader_idx",
+        "dataloader_idx", "metric_attribute")  # fmt: skip
+
+
+def take(trainer: Trainer, task: LightningModule, directory: Path) -> dict[str, Any]:
+    """What later hooks change: the callbacks, the running values of the epoch, the lengths of event files."""
+    for logger in trainer.loggers:
+        if flush := getattr(logger.experiment, "flush", None):
+            flush()
+    states = {callback.state_key: callback.state_dict() for callback in trainer.callbacks}
+    return {
+        "callbacks": copy.deepcopy({key: state for key, state in states.items() if state}),
+        "running": gather(trainer, values(trainer, task)),
+        "files": {path.relative_to(directory).as_posix(): path.stat().st_size for path in directory.glob(EVENTS)},
+    }
+
+
+def values(trainer: Trainer, task: LightningModule) -> dict[str, Any]:
+    """Of this rank: the sums of a task of ours, what any task has logged for its epoch, and its metrics."""
+    logged = {}
+    for key, item in trainer.fit_loop.epoch_loop._results.items():
+        if item.meta.on_epoch and not item.has_reset and item.meta.sync.group is None:
+            state = {name: value for name, value in item.metric_state.items()} if item.is_tensor else None
+            sync = {"_should": item.meta.sync.should, "rank_zero_only": item.meta.sync.rank_zero_only}
+            meta = {name: getattr(item.meta, name) for name in SAID} | {"reduce_fx": item.meta.reduce_fx.__name__}
+            logged[key] = {"meta": meta, "sync": sync, "state": state}
+    metrics = {
+        name: module.metric_state
+        for name, module in task.named_modules()
+        if isinstance(module, Metric) and module.update_called
+    }
+    return on_device({"sums": getattr(task, "sums", {}), "logged": logged, "metrics": metrics}, "cpu")
+
+
+def gather(trainer: Trainer, mine: dict[str, Any]) -> list[dict[str, Any]]:
+    """Those of all ranks."""
+    found: list[Any] = [mine] * trainer.world_size
+    if trainer.world_size > 1:
+        torch.distributed.all_gather_object(found, mine)
+    return found
+
+
+def restore(trainer: Trainer, task: LightningModule, entry: dict[str, Any]) -> None:
+    """Go on with the values of an entry `leyden` of a checkpoint; a rank that was not there then has none."""
+    trainer.callback_metrics.update({name: torch.tensor(value) for name, value in entry["metrics"].items()})
+    if trainer.global_rank >= len(entry["running"]):
+        return
+    mine = on_device(entry["running"][trainer.global_rank], task.device)
+    if mine["sums"]:
+        task.sums = mine["sums"]
+    for name, state in mine["metrics"].items():
+        vars(metric := task.get_submodule(name)).update(state)
+        metric._update_count = 1
+    for key, saved in mine["logged"].items():
+        meta = _Metadata(**saved["meta"])
+        meta.sync = _Sync(**saved["sync"], fn=trainer.strategy.reduce)
+        item = _ResultMetric(meta, saved["state"] is not None)
+        vars(item).update(saved["state"] or {"value": task.get_submodule(meta.metric_attribute)})
+        item._update_count = 1
+        trainer.fit_loop.epoch_loop._results[key] = item
+
+
+def on_device(node: Any, device: torch.device | str) -> Any:
+    """A copy of nested containers with their tensors on a device."""
+    if isinstance(node, dict):
+        return {key: on_device(child, device) for key, child in node.items()}
+    if isinstance(node, list):
+        return [on_device(child, device) for child in node]
+    return node.detach().to(device, copy=True) if isinstance(node, Tensor) else node
+
+
+def fixed(trainer: Trainer) -> dict[str, Any]:
+    """What a run must not change while it goes on."""
+    size = getattr(trainer.datamodule, "batch_size", None)
+    return {
+        "world_size": trainer.world_size,
+        "accumulate_grad_batches": trainer.accumulate_grad_batches,
+        "batch_size": size if isinstance(size, int) else None,
+        "data_fingerprint": getattr(trainer.datamodule, "fingerprint", None),
+    }
+
+
+def rewind(loops: dict[str, Any]) -> None:
+    """Set the counters of a fit to the moment after its last batch: the batch done, the rest of the epoch to come.
+
+    A validation that is due there starts a resumed run. Lightning itself would skip it, or count the epoch as over.
+    """
+    progress = loops["epoch_loop.batch_progress"]
+    progress["is_last_batch"] &= progress["current"]["ready"] == progress["current"]["completed"]  # not of the next one
+    for part in ("total", "current"):
+        batches, epochs = progress[part], loops["epoch_progress"][part]
+        batches |= dict.fromkeys(("ready", "started", "processed"), batches["completed"])
+        epochs |= dict.fromkeys(("processed", "completed"), epochs["started"] - 1)
+        loops["epoch_loop.val_loop.batch_progress"][part] |= {"ready": 1, "started": 1, "processed": 0, "completed": 0}
+
+
+def compare(trainer: Trainer, then: dict[str, Any], exact: bool) -> str:
+    """Why a run that goes on will not come to the numbers of an unbroken one; UserError if `exact` forbids it."""
+    now, total = fixed(trainer), trainer.estimated_stepping_batches
+    changed = [f"{name} is {now[name]}, was {then[name]}" for name in now if now[name] != then[name]]
+    if not exact:
+        return "; ".join(["it was resumed with exact=false", *changed])
+    if changed:
+        raise UserError(f"{'; '.join(changed)}: the run would come to other numbers; type exact=false to go on.")
+    if total != (before := then["total_steps"]):
+        for config in trainer.lr_scheduler_configs:
+            if hasattr(config.scheduler, "total_steps"):  # of torch's own, in whose state the total is
+                name = type(config.scheduler).__name__
+                raise UserError(f"{name} ends at step {before}, as it began; type trainer.max_epochs as it was.")
+        log.warning("The schedule now spans %s steps, not %s; what depends on its end changes.", total, before)
+    return ""
+
+
+def check_watchers(trainer: Trainer) -> None:
+    """Raises UserError if a callback or a scheduler watches validation where there is none."""
+    watched = [getattr(callback, "monitor", None) for callback in trainer.callbacks[1:]]  # all but the keeper
+    watched += [config.monitor for config in trainer.lr_scheduler_configs if config.reduce_on_plateau and config.strict]
+    lost = [name for name in watched if str(name).startswith("val/")]
+    if lost and trainer.val_dataloaders is not None and not any(trainer.num_val_batches):
+        raise UserError(f"There is no validation data, but a callback or the scheduler watches {lost[0]}.")

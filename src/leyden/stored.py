@@ -1,0 +1,102 @@
+"""The config of an old run, with what is typed on top of it: to go on with it, or to repeat it."""
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from leyden import UserError, overrides, runs
+
+PLACE = ("accelerator", "devices", "num_nodes", "strategy")  # of a trainer: where it runs
+WHERE = ("trainer", "logger", "callbacks", "profiler")  # groups that may change while a run goes on
+GROWING = ("trainer.max_epochs", "trainer.max_steps", "trainer.max_time")  # what a longer run has more of
+HARMLESS = (  # keys that change no number of a run that goes on
+    *GROWING, "trainer.log_every_n_steps", "trainer.enable", "trainer.num_sanity_val_steps", "data.num_workers",
+    "data.pin_memory", "data.root", "data.path", "data_dir", "log_dir", "checkpoint.every_n_steps", "tags", "note",
+    "trusted", "exact", "logger", "profiler",
+)  # fmt: skip
+
+
+def name_of(key: str) -> str:
+    return key.lstrip("+~").partition("=")[0]
+
+
+def again(line: overrides.Line, directory: Path, allowed: tuple[str, ...] | None = None) -> DictConfig:
+    """The tree of a run with the groups that are typed in place of its own; `line` keeps its other keys.
+
+    Raises:
+        UserError: the run cannot be read, a group is none of those allowed, or a key does not fit the tree.
+    """
+    tree = runs.stored(directory)
+    tree.threads = tree.threads or runs.read_json(directory / "run.json").get("threads")
+    trusted = [key for key in line.keys if name_of(key) == "trusted"]
+    tree.trusted = overrides.check(replace(line, keys=trusted), runs.CONF).trusted  # never what is stored
+    chosen = [key for key in line.keys if (runs.CONF / name_of(key)).is_dir()]
+    for key in chosen:
+        if name_of(key) in ("experiment", "debug", "local") or (allowed and name_of(key) not in allowed):
+            choice = "any group but experiment, debug and local" if allowed is None else ", ".join(allowed)
+            raise UserError(f"{key} cannot be chosen for a run that is there already; what can: {choice}.")
+        if line.multirun and "," in key and "[" not in key:
+            raise UserError(f"{key}: a sweep of an old run varies keys, not groups; take the comma out.")
+    if chosen:
+        typed, usual = (overrides.check(replace(line, keys=keys), runs.CONF) for keys in (chosen, []))
+        for name in map(name_of, chosen):
+            node = OmegaConf.select(typed, name.replace("/", "."))
+            if name == "trainer":  # what the option says; epochs and the like stay those of the run
+                node = {key: typed.trainer[key] for key in typed.trainer
+                        if key in PLACE or typed.trainer[key] != usual.trainer.get(key)}  # fmt: skip
+            if node is None:
+                tree.pop(name, None)
+            else:
+                OmegaConf.update(tree, name.replace("/", "."), node, merge=name == "trainer", force_add=True)
+    line.keys = [key for key in line.keys if key not in chosen]
+    overrides.check(line, runs.CONF, tree)
+    return tree
+
+
+def to_rerun(line: overrides.Line, directory: Path) -> DictConfig:
+    """The tree for a new run that repeats an old one."""
+    stored = runs.stored(directory)
+    fresh = OmegaConf.create({"name": None, "rerun": str(directory), "log_dir": "logs"})
+    tree = again(line, directory)
+    missing = {key: None for key in ("resume", "init_from") if key not in stored}
+    return OmegaConf.create({**dict(tree.items_ex(resolve=False)), **missing, **dict(fresh.items_ex(resolve=False))})
+
+
+def to_resume(line: overrides.Line, directory: Path, checkpoint: str) -> DictConfig:
+    """The tree for a run that goes on.
+
+    Raises:
+        UserError: what is typed cannot be changed in a run, or only without being exact.
+    """
+    tree = again(line, directory, WHERE)
+    typed = overrides.check(line, runs.CONF, tree)
+    for key in line.keys:
+        if OmegaConf.select(typed, name_of(key)) == OmegaConf.select(tree, name_of(key)):
+            continue
+        if name_of(key).startswith(("optimizer", "scheduler")):
+            raise UserError(
+                f"{key}: this is in the checkpoint; for a new run from its weights type init_from={directory}."
+            )
+        if typed.exact and not name_of(key).startswith(HARMLESS):
+            raise UserError(
+                f"{key}: the run would come to other numbers than without a stop; type exact=false to go on all the "
+                f"same, or init_from={directory} for a new run from its weights."
+            )
+    tree.resume = checkpoint
+    if OmegaConf.select(tree, "model.weights"):  # the checkpoint has them
+        tree.model.weights = None
+    return tree
+
+
+def typed_before(directory: Path) -> list[str]:
+    """The overrides that a run was started with."""
+    command = runs.read_json(directory / "run.json").get("command") or ""
+    return overrides.split(shlex.split(command)[2:], "train").keys
+
+
+def complete(directory: Path, line: overrides.Line) -> bool:
+    """Whether a run is finished, and nothing that is typed would make it longer."""
+    finished = runs.read_json(directory / "run.json").get("status") == "finished"
+    return finished and not any(name_of(key) in GROWING for key in line.keys)

@@ -55,10 +55,11 @@ def benchmark(cfg: DictConfig) -> float:
         }
         where, share = max(found["train"]["shares"].items(), key=lambda item: item[1])
         advice = f"The bottleneck of training is {where}, {share:.0%} of a step; change {KEYS[where]}."
-        results = {"ratio": found["train"]["ratio"], "bottleneck": advice, **found}
+        results = {"ratio": found["train"]["ratio"], "bottleneck": advice, "exactness": whole.exactness, **found}
         runs.write_json(Path(cfg.run_dir) / "benchmark.json", results)
         for split in found:
             log.info("\n%s", timing.table(split, found[split]))
+        log.info("exactness: %.1f us of a training step, for its seeds", 1e6 * whole.exactness)
         log.info("\n%s\nSet-up, and what follows the last step of an epoch, are not in the times.", advice)
         log.info("%s", Path(cfg.run_dir, "benchmark.json"))
         return results["ratio"]
@@ -80,9 +81,12 @@ def measure(cfg: DictConfig, datamodule: Any, plain: bool) -> Any:
         tree.trainer.update(MEASURED | {"limit_train_batches": cfg.steps, "limit_val_batches": cfg.steps})
         tree.update({"run_dir": folder, "profiler": None, "logger": None if plain else tree.get("logger")})
         stopwatch = timing.Stopwatch("plain" if plain else "trainer", cfg.steps, alone=plain)
-        trainer = build.trainer(tree, [stopwatch, *([] if plain else build.watchers(tree))])
+        keeper, *others = build.watchers(tree)
+        trainer = build.trainer(tree, [stopwatch, *([] if plain else [keeper, *others])])
         task = build.task(tree)
         trainer.fit(task, datamodule=datamodule)
+        if not plain:
+            stopwatch.exactness = timing.per_call(lambda: keeper.reseed(trainer))
         for _ in range(cfg.steps if trainer.enable_validation else 0):
             trainer.validate(task, datamodule=datamodule, verbose=False)
             if not 0 < stopwatch.done["val"] < cfg.steps:

@@ -72,11 +72,13 @@ def results(run: Path) -> dict:
     metrics = {name: value for name, value in metrics.items() if name not in ("seconds", "samples_per_second")}
     with open(run / "metrics.csv", newline="") as file:
         rows = [{name: value for name, value in row.items() if value} for row in csv.DictReader(file)]
-    board = EventAccumulator(str(run / "tensorboard"), size_guidance={"scalars": 0})
-    board.Reload()
-    curves = {tag: [(event.step, event.value) for event in board.Scalars(tag)] for tag in board.Tags()["scalars"]}
+    curves: dict[str, list] = {}
+    for file in sorted(run.glob("tensorboard/events*"), key=lambda file: (file.stat().st_mtime_ns, file.name)):
+        board = EventAccumulator(str(file), size_guidance={"scalars": 0}).Reload()
+        for tag in sorted(set(board.Tags()["scalars"]) - {"epoch"}):  # Lightning's own axis
+            curves.setdefault(tag, []).extend((event.step, event.value) for event in board.Scalars(tag))
     left = sorted(path.name for path in run.rglob(".*.part"))
-    return {"metrics": metrics, "rows": rows, "curves": curves, "left": left}
+    return {"metrics": metrics, "rows": rows, "curves": dict(sorted(curves.items())), "left": left}
 
 
 def differences(one: dict, other: dict) -> list[str]:

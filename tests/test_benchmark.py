@@ -16,7 +16,7 @@ def check(run: Path, splits: set[str]) -> dict:
     """The file of a benchmark, which is all that it leaves behind."""
     assert not [path for path in run.iterdir() if path.is_dir() and path.name != ".hydra"]
     found = json.loads((run / "benchmark.json").read_text())
-    assert set(found) == {"ratio", "bottleneck", *splits}
+    assert set(found) == {"ratio", "bottleneck", "exactness", *splits}
     assert found["ratio"] == found["train"]["ratio"] > 0
     for split in splits:
         assert sum(found[split]["shares"].values()) == pytest.approx(1, abs=1e-3)

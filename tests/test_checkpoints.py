@@ -1,3 +1,6 @@
+import os
+import random
+
 import pytest
 import torch
 
@@ -41,3 +44,46 @@ def test_the_hash_sees_names_bits_and_not_the_order():
     assert first != checkpoints.sha256({"a": a, "c": b})
     assert first != checkpoints.sha256({"a": -a, "b": b})
     assert first != checkpoints.sha256({"a": a, "b": b.float()})
+
+
+def test_each_flipped_bit_is_seen(tmp_path):
+    """torch.load alone takes nine of ten flips for data."""
+    path, draw = tmp_path / "last.ckpt", random.Random(0)
+    content = {"state_dict": {name: torch.randn(100) for name in "ab"}, "leyden": {"step": 3}}
+    checkpoints.AtomicIO().save_checkpoint(content, path)
+    raw = path.read_bytes()
+    for _ in range(300):
+        flipped = bytearray(raw)
+        flipped[draw.randrange(len(raw))] ^= 1 << draw.randrange(8)
+        path.write_bytes(flipped)
+        try:
+            found = checkpoints.read(path)
+        except UserError:
+            continue
+        assert all(torch.equal(found["state_dict"][name], content["state_dict"][name]) for name in "ab")
+        assert found["leyden"] == content["leyden"]
+
+
+class Hostile:
+    def __reduce__(self):
+        return os.system, ("touch ran",)
+
+
+def test_what_is_more_than_data_is_named_and_never_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.save({"state_dict": {}, "more": Hostile()}, "last.ckpt")
+    with pytest.raises(UserError, match=r"last\.ckpt holds (posix|os)\.system, which is no plain data"):
+        checkpoints.read("last.ckpt")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_the_newest_whole_checkpoint_is_found(tmp_path, caplog):
+    for name, resumable in (("best.ckpt", True), ("last.ckpt", True), ("other.ckpt", False)):
+        checkpoints.AtomicIO().save_checkpoint({"state_dict": {}, "leyden": {"resumable": resumable}}, tmp_path / name)
+    assert checkpoints.newest(tmp_path).name == "last.ckpt"
+    with pytest.raises(UserError, match=r"init_from=.*other\.ckpt"):
+        checkpoints.newest(tmp_path, str(tmp_path / "other.ckpt"))
+    (tmp_path / "last.ckpt").write_bytes(b"")
+    assert checkpoints.newest(tmp_path).name == "best.ckpt" and "last.ckpt is damaged" in caplog.text
+    (tmp_path / "best.ckpt").unlink()
+    assert checkpoints.newest(tmp_path) is None

@@ -76,6 +76,36 @@ def test_it_trains_and_evaluates(train, evaluate, name):
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
+def test_it_goes_on_exactly_or_says_why_not(train, configure, monkeypatch, name):
+    from leyden.callbacks.keeper import Keeper
+
+    whole = runs.read_json(train(name, "checkpoint.every_n_steps=2", folder="whole") / "metrics.json")
+    before, calls = Keeper.on_train_batch_end, []
+
+    def interrupt(self, trainer, *arguments):
+        before(self, trainer, *arguments)
+        calls.append(1)
+        if len(calls) == trainer.num_training_batches + 3 or (name == "stream" and len(calls) == 11):
+            raise InterruptedError
+
+    monkeypatch.setattr(Keeper, "on_train_batch_end", interrupt)
+    with pytest.raises(InterruptedError):
+        train(name, "checkpoint.every_n_steps=2")
+    run = Path(configure().run_dir)
+    cfg = OmegaConf.load(run / "config.yaml")
+    cfg.update({"run_dir": str(run), "resume": str(run), "trusted": ["foreign"]})
+    from train import train as again
+
+    again(cfg)
+    found, record = (runs.read_json(run / file) for file in ("metrics.json", "run.json"))
+    assert record["status"] == "finished" and len(record["resumes"]) == 1
+    if record["exact"]:
+        assert found["weights_sha256"] == whole["weights_sha256"] and found["best"] == whole["best"]
+    else:
+        assert name == "stream" and "IterableDataset" in record["not_exact"]
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
 def test_the_commands(name, tmp_path, monkeypatch, capsys):
     """As typed, but in this process, which has imported torch."""
     folders = [f"log_dir='{tmp_path / 'logs'}'", f"data_dir='{tmp_path}'"]

@@ -1,4 +1,5 @@
 import os
+import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -62,3 +63,41 @@ def test_json_is_whole_or_old(tmp_path):
 def test_no_torch_is_imported():
     code = "import sys, leyden.runs, leyden.command, leyden.overrides, leyden.ranks; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"PYTHONPATH": str(runs.PROJECT / "src")})
+
+
+def test_the_newest_unfinished_run_is_found(tmp_path):
+    for name, status in (("a", "stopped"), ("b", "failed"), ("c", "finished"), ("d", "running")):
+        (tmp_path / "train" / name).mkdir(parents=True)
+        (tmp_path / "train" / name / "config.yaml").write_text("{}")
+        record = {"started": f"2026-01-0{'abcd'.index(name) + 1}", "status": status, "host": "elsewhere"}
+        runs.write_json(tmp_path / "train" / name / "run.json", record | {"heartbeat": runs.now()})
+    assert runs.find("latest", tmp_path, unfinished=True).name == "b"
+    runs.update(tmp_path / "train" / "d", heartbeat="2026-01-01T00:00:00+00:00")
+    assert runs.find("latest", tmp_path, unfinished=True).name == "d"
+
+
+def test_who_is_alive(tmp_path, monkeypatch):
+    mine = {"status": "running", "host": socket.gethostname(), "pid": os.getpid(), "pid_born": runs.born(os.getpid())}
+    assert runs.alive(mine) and not runs.alive(mine | {"status": "stopped"})
+    assert not runs.alive(mine | {"pid_born": "another process of the same number"})
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    born = runs.born(gone.pid)
+    gone.wait()
+    assert not runs.alive(mine | {"pid": gone.pid, "pid_born": born})
+    far = {"status": "running", "host": "elsewhere", "heartbeat": runs.now(), "slurm": {"job": "7", "restarts": 0}}
+    assert runs.alive(far) and not runs.alive(far | {"heartbeat": "2026-01-01T00:00:00+00:00"})
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")  # the job was requeued, so its first start is over
+    assert not runs.alive(far)
+
+
+def test_a_directory_is_held_by_one_process(tmp_path):
+    other = (
+        f"from leyden import runs; from pathlib import Path\nwith runs.claim(Path({str(tmp_path)!r})): print('held')"
+    )
+    line = [sys.executable, "-c", other]
+    env = os.environ | {"PYTHONPATH": str(runs.PROJECT / "src")}
+    with runs.claim(tmp_path):
+        refused = subprocess.run(line, env=env, capture_output=True, text=True)
+        assert refused.returncode and "is being run by process" in refused.stderr
+    assert subprocess.run(line, env=env, capture_output=True, text=True).stdout == "held\n"

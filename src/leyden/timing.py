@@ -36,6 +36,7 @@ class Stopwatch(Callback):
     def __init__(self, name: str, steps: int, alone: bool):
         self.name, self.steps, self.alone = name, steps, alone
         self.found: dict[str, dict[str, float]] = {"train": {}, "val": {}}  # seconds of a step
+        self.exactness = 0.0  # seconds of a step that seeds take
         self.samples: dict[str, float | None] = {}  # of a step, mean over the epoch; None: the loader does not say
         self.spent, self.done, self.workers = {"train": 0.0, "val": 0.0}, {"train": 0, "val": 0}, 0
 
@@ -90,6 +91,14 @@ class Stopwatch(Callback):
         self.spent[split] += now(device) - self.started
         self.done[split] += steps
         self.found[split][self.name] = self.spent[split] / self.done[split]
+
+
+def per_call(function: Callable[[], Any], calls: int = 1000) -> float:
+    """Seconds that a call takes, mean over so many."""
+    started = time.perf_counter()
+    for _ in range(calls):
+        function()
+    return (time.perf_counter() - started) / calls
 
 
 def now(device: torch.device) -> float:

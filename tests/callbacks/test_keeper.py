@@ -122,3 +122,23 @@ def test_checkpoints_are_plain_data(train):
         checkpoint = torch.load(run / "checkpoints" / name, weights_only=True)
         assert checkpoint["leyden"]["step"] == checkpoint["global_step"]
         assert not any("_orig_mod" in key or key.startswith("module.") for key in checkpoint["state_dict"])
+
+
+def test_a_signal_in_a_validation_does_not_wait_for_its_end(train, configure, monkeypatch):
+    from leyden.tasks.classification import Classification
+
+    step, seen = Classification.validation_step, []
+
+    def validation_step(self, batch, batch_idx):
+        seen.append(batch_idx)
+        if not self.trainer.sanity_checking and batch_idx == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return step(self, batch, batch_idx)
+
+    monkeypatch.setattr(Classification, "validation_step", validation_step)
+    with pytest.raises(SystemExit) as left:
+        train("data.val_fraction=0.5", "trainer.num_sanity_val_steps=0")
+    assert left.value.code == 128 + signal.SIGTERM and seen == [0, 1]
+    run = runs.Path(configure().run_dir)
+    assert runs.read_json(run / "run.json")["status"] == "stopped"
+    assert content(run, "last.ckpt")["global_step"] > 0

@@ -8,9 +8,11 @@ from typing import Any
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
+from torch.optim import Optimizer
 
 from leyden import UserError, exact
 from leyden.callbacks import moment
+from leyden.callbacks.guard import Guard
 from leyden.callbacks.stop import Stop
 
 log = logging.getLogger(__name__)
@@ -59,7 +61,7 @@ class Keeper(Callback):
         self.changed = ""  # why a run that goes on will not come to the numbers of an unbroken one
         self.before: set[str] = set()  # names of what was logged before a validation
         self.weights: dict[str, Any] | None = None  # those of a validation inside an accumulation
-        self.stop = Stop()
+        self.stop, self.guard = Stop(), Guard()
 
     # what is best
 
@@ -122,6 +124,8 @@ class Keeper(Callback):
         self.aligned = self.step != before
         every = self.every_n_steps
         self.due |= bool(every and self.step // every > before // every)  # several optimizers may step in a batch
+        if self.step // trainer.log_every_n_steps > before // trainer.log_every_n_steps:
+            self.guard.check(trainer, self.step)
         self.reseed(trainer)  # for the loading of the next batch, too
 
     def on_train_batch_start(self, trainer: Trainer, task: LightningModule, batch: Any, batch_idx: int) -> None:
@@ -148,15 +152,15 @@ class Keeper(Callback):
         if trainer.fit_loop.restarting:  # else a plateau schedule misses the first epoch after a resume
             trainer.fit_loop.on_iteration_done()
         if self.aligned and self.ended(trainer):
-            self.moment = moment.take(
-                trainer, task, self.directory
-            )  # nothing after the fit is done again: `on_train_end` saves
+            # nothing after the fit is done again, so that `on_train_end` saves
+            self.moment = moment.take(trainer, task, self.directory)
         elif self.aligned:
             self.stop.agreed(trainer)
             self.pause(trainer, task)
 
     def on_train_end(self, trainer: Trainer, task: LightningModule) -> None:
         if self.ended(trainer) and self.write and self.saved != self.step:
+            self.moment["files"] = moment.lengths(trainer, self.directory)
             self.save(trainer, "last.ckpt")
         if not self.best and trainer.is_global_zero:
             log.warning("%s was never logged as a number; there is no best.ckpt, the last weights count.", self.monitor)
@@ -175,6 +179,7 @@ class Keeper(Callback):
         self.stop.leave()
 
     def save(self, trainer: Trainer, name: str) -> None:
+        self.guard.check(trainer, self.step)
         trainer.save_checkpoint(self.folder / name)
 
     def on_save_checkpoint(self, trainer: Trainer, task: LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -228,13 +233,10 @@ class Keeper(Callback):
     # when to stop
 
     def on_before_backward(self, trainer: Trainer, task: LightningModule, loss: Tensor) -> None:
-        """Raises UserError for a loss that is not finite, before a gradient of it can reach the weights."""
-        if loss.device.type == "cpu" and not math.isfinite(loss.detach()):
-            raise UserError(
-                f"The training loss is {float(loss)} at step {self.step + 1} (epoch {trainer.current_epoch + 1}, batch "
-                f"{trainer.fit_loop.epoch_loop.batch_idx + 1}); the weights are those of step {self.step}. Lower "
-                "optimizer.lr, type trainer.gradient_clip_val=1, or find the operator with debug=anomaly."
-            )
+        self.guard.watch(trainer, loss, self.step)
+
+    def on_before_optimizer_step(self, trainer: Trainer, task: LightningModule, optimizer: Optimizer) -> None:
+        self.guard.protect(trainer, optimizer)
 
     def teardown(self, trainer: Trainer, task: LightningModule, stage: str) -> None:
         self.stop.release()

@@ -21,15 +21,20 @@ SAID = ("fx", "name", "prog_bar", "logger", "on_step", "on_epoch", "enable_graph
 
 def take(trainer: Trainer, task: LightningModule, directory: Path) -> dict[str, Any]:
     """What later hooks change: the callbacks, the running values of the epoch, the lengths of event files."""
-    for logger in trainer.loggers:
-        if flush := getattr(logger.experiment, "flush", None):
-            flush()
     states = {callback.state_key: callback.state_dict() for callback in trainer.callbacks}
     return {
         "callbacks": copy.deepcopy({key: state for key, state in states.items() if state}),
         "running": gather(trainer, values(trainer, task)),
-        "files": {path.relative_to(directory).as_posix(): path.stat().st_size for path in directory.glob(EVENTS)},
+        "files": lengths(trainer, directory),
     }
+
+
+def lengths(trainer: Trainer, directory: Path) -> dict[str, int]:
+    """The bytes of TensorBoard's files with all in them that was logged."""
+    for logger in trainer.loggers:
+        if flush := getattr(logger.experiment, "flush", None):
+            flush()
+    return {path.relative_to(directory).as_posix(): path.stat().st_size for path in directory.glob(EVENTS)}
 
 
 def values(trainer: Trainer, task: LightningModule) -> dict[str, Any]:
@@ -68,6 +73,7 @@ def restore(trainer: Trainer, task: LightningModule, entry: dict[str, Any]) -> N
     for name, state in mine["metrics"].items():
         vars(metric := task.get_submodule(name)).update(state)
         metric._update_count = 1
+    trainer._logger_connector._first_loop_iter = True  # at the first batch of a loop it would forget what was logged
     for key, saved in mine["logged"].items():
         meta = _Metadata(**saved["meta"])
         meta.sync = _Sync(**saved["sync"], fn=trainer.strategy.reduce)

@@ -237,4 +237,5 @@ def summary(task: LightningModule, trainer: Trainer, datamodule: LightningDataMo
         "parameters": sum(parameter.numel() for parameter in task.parameters()),
         "data_fingerprint": getattr(datamodule, "fingerprint", None),
         "padding": getattr(datamodule, "padding", None),
+        **(datamodule.notes if isinstance(datamodule, DataModule) else {}),
     }

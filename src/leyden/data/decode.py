@@ -15,6 +15,7 @@ from leyden import UserError
 
 ENDINGS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")  # in any case
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")  # Pillow knows some that start other programs
+VERSION = 1  # of the pixels that come out; a cache keeps those of one version
 MODES = {1: "L", 3: "RGB"}
 
 

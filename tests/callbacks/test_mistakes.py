@@ -1,0 +1,100 @@
+from types import SimpleNamespace
+
+import pytest
+import torch
+from lightning.pytorch.loggers import TensorBoardLogger
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch import nn
+
+from leyden.callbacks.mistakes import Mistakes, shown
+
+
+def trainer(folder, rank=0, world=1, **fields):
+    logger = TensorBoardLogger(folder, name="", version="")
+    return SimpleNamespace(
+        loggers=[logger],
+        datamodule=None,
+        global_step=7,
+        world_size=world,
+        global_rank=rank,
+        is_global_zero=True,
+        **fields,
+    )
+
+
+def task(classes=("cat", "a|b", "犬")):
+    return SimpleNamespace(classes=list(classes), details={"confusion": [[1, 2, 0], [0, 3, 0], [0, 0, 0]]})
+
+
+def test(mistakes, trainer, task, x, y, outputs, batch=4):
+    mistakes.on_test_start(trainer, task)
+    for part in zip(x.split(batch), y.split(batch), outputs.split(batch), strict=True):
+        mistakes.on_test_batch_end(trainer, task, part[2], part[:2], 0)
+
+
+test.__test__ = False
+
+
+def samples(count=37, classes=3):
+    source = torch.Generator().manual_seed(0)
+    x = torch.rand(count, 3, 6, 6, generator=source)
+    return x, torch.randint(classes, (count,), generator=source), torch.randn(count, classes, generator=source) * 3
+
+
+@pytest.mark.parametrize("batch", [1, 4, 16, 37])
+def test_the_most_wrong_are_kept_the_worst_first(batch, tmp_path):
+    x, y, outputs = samples()
+    mistakes, run = Mistakes(count=5), trainer(tmp_path)
+    test(mistakes, run, task(), x, y, outputs, batch)
+    loss = nn.functional.cross_entropy(outputs, y, reduction="none")
+    wrong = [i for i in loss.argsort(descending=True).tolist() if outputs[i].argmax() != y[i]][:5]
+    found = mistakes.gathered(run)
+    assert [row[1] for row in found] == wrong
+    assert all(torch.equal(row[4], x[i]) and row[2] == y[i] for row, i in zip(found, wrong, strict=True))
+
+
+def test_a_rank_knows_its_samples_by_their_number_in_the_whole_test(tmp_path, monkeypatch):
+    x, y, outputs = samples()
+    parts = []
+    for rank in (0, 1):
+        mistakes, run = Mistakes(count=5), trainer(tmp_path / str(rank), rank, 2)
+        test(mistakes, run, task(), x[rank::2], y[rank::2], outputs[rank::2])
+        monkeypatch.setattr(torch.distributed, "all_gather_object", lambda every, mine: every.__setitem__(0, mine))
+        parts.append(mistakes.gathered(run))
+    whole = Mistakes(count=5)
+    test(whole, run := trainer(tmp_path / "whole"), task(), x, y, outputs)
+    both = sorted((row for part in parts for row in part), key=lambda row: -row[0])[:5]
+    assert [row[1] for row in both] == [row[1] for row in whole.gathered(run)]
+
+
+def test_tensorboard_gets_a_grid_a_table_and_the_matrix(tmp_path):
+    x, y, outputs = samples()
+    mistakes, run, model = Mistakes(), trainer(tmp_path), task()
+    run.datamodule = SimpleNamespace(name=lambda split, index: f"{split}/{index}.jpg")
+    test(mistakes, run, model, x, y, outputs)
+    mistakes.on_test_end(run, model)
+    run.loggers[0].experiment.flush()
+    events = EventAccumulator(str(tmp_path)).Reload()
+    assert events.Tags()["images"] == ["test/most_wrong", "test/confusion"]
+    text = events.Tensors("test/most_wrong/text_summary")[0].tensor_proto.string_val[0].decode()
+    assert (
+        text.count("\n") == 2 + len(mistakes.gathered(run)) - 1 and "a\\|b" in text and "犬" in text and "test/" in text
+    )
+    assert events.Images("test/confusion")[0].step == 7
+
+
+def test_data_of_another_kind_and_a_test_without_mistakes_leave_nothing(tmp_path):
+    x, y, _ = samples()
+    right = nn.functional.one_hot(y, 3).float()
+    for number, (pictures, outputs) in enumerate([(x, right), (x.flatten(1), samples()[2])]):
+        mistakes, run = Mistakes(), trainer(tmp_path / str(number))
+        test(mistakes, run, task(), pictures, y, outputs)
+        mistakes.on_test_end(run, SimpleNamespace())
+        assert mistakes.gathered(run) == []
+    mistakes.on_test_batch_end(run, SimpleNamespace(), None, {"a": 1}, 0)  # a task of the user's own
+
+
+def test_a_picture_is_shown_whatever_its_values():
+    for x in (torch.rand(3, 4, 5), torch.randn(1, 4, 5), torch.zeros(2, 4, 5) - 1, torch.rand(5, 4, 5).bfloat16()):
+        assert shown(x).shape == (4, 5, 3)
+    assert shown(torch.tensor([[[0.0, 0.5, 1.0]]])).tolist() == [[[0] * 3, [128] * 3, [255] * 3]]

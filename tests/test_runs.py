@@ -62,3 +62,24 @@ def test_json_is_whole_or_old(tmp_path):
 def test_no_torch_is_imported():
     code = "import sys, leyden.runs, leyden.command, leyden.overrides, leyden.ranks; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"PYTHONPATH": str(runs.PROJECT / "src")})
+
+
+def test_a_row_of_numbers_is_a_line_of_json(tmp_path):
+    content = {"confusion": [[1, 20], [-3, 4e-05]], "line": "data.shape=[1,  8]", "none": [], "words": ["a", "[\n1]"]}
+    runs.write_json(tmp_path / "a.json", content)
+    assert runs.read_json(tmp_path / "a.json") == content
+    assert "[1, 20]" in (tmp_path / "a.json").read_text()
+
+
+def test_the_lowest_classes_are_told_in_a_line(tmp_path):
+    test = {
+        "test/acc": 0.5,
+        "test/acc/b": 0.75,
+        "test/acc/a": 0.25,
+        "confusion": [[1]],
+        "checkpoint": None,
+        "samples": 4,
+    }
+    assert "test/acc 0.5000\nby class, lowest first: a 0.250, b 0.750\ntested" in runs.table({"test": test}, tmp_path)
+    many = {f"test/acc/{i}": i / 20 for i in range(20)} | {"checkpoint": None, "samples": 4}
+    assert "9 0.450, ...\n" in runs.table({"test": many}, tmp_path)

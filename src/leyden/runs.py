@@ -233,7 +233,7 @@ def table(results: dict[str, Any], directory: Path) -> str:
     apart = sorted((value, name) for name, value in test.items() if name.count("/") > 1)
     if apart:
         shown = ", ".join(f"{name.split('/', 2)[2]} {value:.3f}" for value, name in apart[:10])
-        lines.append(f"by class: {shown}{', ...' if apart[10:] else ''}")
+        lines.append(f"by class, lowest first: {shown}{', ...' if apart[10:] else ''}")
     if test:
         count = f" on {test['samples']} samples" if test["samples"] else ""
         lines.append(f"tested {test['checkpoint'] or 'the last weights'}{count}")

@@ -1,3 +1,4 @@
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -6,6 +7,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
 
+from conftest import SMALL
 from leyden.callbacks.mistakes import Mistakes, shown
 
 
@@ -53,18 +55,25 @@ def test_the_most_wrong_are_kept_the_worst_first(batch, tmp_path):
     assert all(torch.equal(row[4], x[i]) and row[2] == y[i] for row, i in zip(found, wrong, strict=True))
 
 
-def test_a_rank_knows_its_samples_by_their_number_in_the_whole_test(tmp_path, monkeypatch):
-    x, y, outputs = samples()
-    parts = []
-    for rank in (0, 1):
-        mistakes, run = Mistakes(count=5), trainer(tmp_path / str(rank), rank, 2)
-        test(mistakes, run, task(), x[rank::2], y[rank::2], outputs[rank::2])
-        monkeypatch.setattr(torch.distributed, "all_gather_object", lambda every, mine: every.__setitem__(0, mine))
-        parts.append(mistakes.gathered(run))
-    whole = Mistakes(count=5)
-    test(whole, run := trainer(tmp_path / "whole"), task(), x, y, outputs)
-    both = sorted((row for part in parts for row in part), key=lambda row: -row[0])[:5]
-    assert [row[1] for row in both] == [row[1] for row in whole.gathered(run)]
+@pytest.mark.slow
+def test_two_processes_find_what_one_finds(command, tmp_path):
+    """Of the same weights: they hardly learn."""
+    found = []
+    for name, trainer in (("one", "cpu"), ("two", "ddp")):
+        keys = [*SMALL, "optimizer.lr=1e-9", "trainer.max_epochs=1", f"trainer={trainer}", f"name={name}"]
+        done = command("train.py", *keys)
+        assert done.returncode == 0, done.stderr
+        run = tmp_path / "logs" / "train" / name
+        results = json.loads((run / "metrics.json").read_text())["test"]
+        apart = {name: value for name, value in results.items() if name.count("/") > 1 or name == "confusion"}
+        found.append((apart, table(run / "tensorboard")))
+    assert found[0] == found[1]
+    assert sum(map(sum, found[0][0]["confusion"])) == 18 and "sample 1" in found[0][1]
+
+
+def table(folder):
+    events = EventAccumulator(str(folder)).Reload()
+    return events.Tensors("test/most_wrong/text_summary")[0].tensor_proto.string_val[0].decode()
 
 
 def test_tensorboard_gets_a_grid_a_table_and_the_matrix(tmp_path):

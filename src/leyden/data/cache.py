@@ -1,7 +1,9 @@
 """Decoded pictures in one file, which all processes map into their memory and share."""
 
+import math
 import os
 import shutil
+import warnings
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
@@ -25,12 +27,14 @@ class Cache:
 
     @property
     def there(self) -> bool:
-        return self.path.is_file() and self.path.stat().st_size == np.prod(self.shape, dtype=np.int64)
+        return self.path.is_file() and self.path.stat().st_size == math.prod(self.shape)
 
     @cached_property
     def rows(self) -> Tensor:
-        """The file as a tensor; of mode c, since torch wants memory that it may write."""
-        return torch.from_numpy(np.memmap(self.path, np.uint8, "c", shape=self.shape))
+        """The file as a tensor, which is only read."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch asks for memory that it may write
+            return torch.from_numpy(np.memmap(self.path, np.uint8, "r", shape=self.shape))
 
     def __getitem__(self, rows: Tensor) -> Tensor:
         """A copy of some rows."""
@@ -47,7 +51,7 @@ def fill(part: Path, shape: tuple[int, ...], look: Callable[[Callable[[np.ndarra
     Raises:
         UserError: the disk has no room for it.
     """
-    need, blank = int(np.prod(shape, dtype=np.int64)), np.zeros(shape[1:], np.uint8)
+    need, blank = math.prod(shape), np.zeros(shape[1:], np.uint8)
     part.unlink(missing_ok=True)  # of a writer that was killed
     if (free := shutil.disk_usage(part.parent).free) < need:
         raise UserError(

@@ -151,6 +151,7 @@ class ImageFolder(Folders):
             tell("what was found is kept in %s", memory.parent)
         if self.cache:
             self.source = self.store(scan, memory)
+            self.source.rows  # noqa: B018  (mapped now, before another run may replace the file)
 
     def store(self, scan: Scan, memory: Path) -> Cache:
         height, width = self.size or (0, 0)
@@ -231,7 +232,7 @@ def alone(path: Path) -> Iterator[None]:
     """Keep other processes out until the end, also the end of this process."""
     lock = FileLock(path)
     try:
-        lock.acquire(timeout=0)
+        lock.acquire(timeout=2)  # ranks start together
     except Timeout:
         tell("waiting for another process that looks at the same pictures")
         lock.acquire()

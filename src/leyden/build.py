@@ -223,12 +223,11 @@ def evaluate(
     reset_seed()  # a task that draws noise draws the same in another evaluation
     found = run(task, datamodule=datamodule, verbose=False)
     metrics = {name: value for part in found for name, value in part.items()}
-    details = {} if split == "val" else getattr(task, "details", None) or {}
-    return (
-        metrics | details | {"samples": n if isinstance(n := getattr(task, "samples", None), int) else None}
-        if metrics
-        else {}
-    )
+    if not metrics:
+        return {}
+    samples, details = getattr(task, "samples", None), getattr(task, "details", None)
+    apart = details if split != "val" and isinstance(details, dict) else {}  # what is known of each class
+    return metrics | apart | {"samples": samples if isinstance(samples, int) else None}
 
 
 def summary(task: LightningModule, trainer: Trainer, datamodule: LightningDataModule) -> dict[str, Any]:

@@ -100,7 +100,9 @@ def test_data_of_another_kind_and_a_test_without_mistakes_leave_nothing(tmp_path
         test(mistakes, run, task(), pictures, y, outputs)
         mistakes.on_test_end(run, SimpleNamespace())
         assert mistakes.gathered(run) == []
-    mistakes.on_test_batch_end(run, SimpleNamespace(), None, {"a": 1}, 0)  # a task of the user's own
+    for outputs, batch in ((None, {"a": 1}), (x, (x, x)), (right, [x, right]), (right, (x, y, y))):  # of a user's own
+        mistakes.on_test_batch_end(run, SimpleNamespace(details=[], classes=None), outputs, batch, 0)
+    mistakes.on_test_end(run, SimpleNamespace(details=[]))
 
 
 def test_a_picture_is_shown_whatever_its_values():

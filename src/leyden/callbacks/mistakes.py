@@ -28,11 +28,9 @@ class Mistakes(Callback):
         self.writers = [logger for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)]
 
     def on_test_batch_end(self, trainer: Trainer, task: LightningModule, outputs: Any, batch: Any, *_: Any) -> None:
-        if not (self.writers and getattr(task, "classes", None) and isinstance(outputs, Tensor)):
+        if not (self.writers and classified(task, outputs, batch)):
             return
         x, y = batch
-        if not isinstance(x, Tensor) or x.dim() != 4:
-            return
         loss, predicted = cross_entropy(outputs.float(), y, reduction="none"), outputs.argmax(1)
         loss = torch.where(predicted == y, -1.0, loss.nan_to_num(torch.inf, posinf=torch.inf))
         top = loss.topk(min(self.count, len(loss))).indices  # so that few pictures are copied
@@ -49,8 +47,8 @@ class Mistakes(Callback):
             return
         if found:
             self.show(trainer, task, found)
-        counts = getattr(task, "details", {}).get("confusion")
-        if counts and len(counts) > 1:
+        details = getattr(task, "details", None)
+        if counts := isinstance(details, dict) and details.get("confusion"):
             self.write("add_image", "test/confusion", drawing.matrix(np.array(counts), task.classes), trainer)
 
     def gathered(self, trainer: Trainer) -> list[tuple[Any, ...]]:
@@ -83,6 +81,15 @@ class Mistakes(Callback):
         for logger in self.writers:
             options = {"dataformats": "HWC"} if how == "add_image" else {}
             getattr(logger.experiment, how)(tag, content, trainer.global_step, **options)
+
+
+def classified(task: Any, outputs: Any, batch: Any) -> bool:
+    """Whether these are pictures, their classes and the outputs for each of the task's classes."""
+    if not (isinstance(batch, list | tuple) and len(batch) == 2 and isinstance(outputs, Tensor) and outputs.dim() == 2):
+        return False
+    x, y = batch
+    pictures = isinstance(x, Tensor) and x.dim() == 4 and isinstance(y, Tensor) and y.shape == outputs.shape[:1]
+    return pictures and outputs.shape[1] == len(getattr(task, "classes", None) or ())
 
 
 def shown(x: Tensor) -> np.ndarray:

@@ -469,3 +469,17 @@ def test_a_config_builds_it_and_a_run_notes_what_it_skipped(tmp_path, configure,
     assert stored.facts.classes == ["flower", "temple"] and build.data(stored).classes == ["flower", "temple"]
     with pytest.raises(UserError, match="root is needed"):
         build.data(configure("data=image_folder"))
+
+
+def test_a_benchmark_times_its_loader(tmp_path, configure):
+    from benchmark import benchmark
+
+    keys = [
+        f"data.root={fill(tmp_path / 'root')}",
+        f"data_dir={tmp_path / 'data'}",
+        "data.size=16",
+        "data.batch_size=4",
+    ]
+    cfg = configure("data=image_folder", "model=mlp", *keys, "rounds=1", "steps=2", config="benchmark")
+    benchmark(cfg)
+    assert json.loads((tmp_path / "run" / "benchmark.json").read_text())["train"]["samples_per_second"]["loader"] > 0

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from leyden.data.scan import Files, Names, Scan
+from leyden.data.pictures import Files, Names
+from leyden.data.scan import Scan
 
 MANY = ["a.jpg", "", "犬/猫 '\".png", "x" * 200, os.fsdecode(b"\xff\xfe.gif")]
 

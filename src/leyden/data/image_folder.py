@@ -20,31 +20,11 @@ from leyden.data.cache import Cache, fill
 from leyden.data.datamodule import SPLITS, cores
 from leyden.data.decode import ENDINGS, MODES, VERSION, shown
 from leyden.data.folders import Folders, tell
+from leyden.data.pictures import Files, Names, Pictures
 from leyden.data.samples import Sequences, Tensors
-from leyden.data.scan import Files, Names, Scan
+from leyden.data.scan import Scan
 
 log = logging.getLogger(__name__)
-
-
-class Pictures:
-    """N x C x H x W of uint8 that stay on disk: those of a source, Files or a Cache, that stand in its rows.
-
-    To `Tensors` it is a tensor: an int gives a picture, other indices a part, and index_select reads a batch.
-    """
-
-    def __init__(self, source: Files | Cache, rows: Tensor):
-        self.source, self.rows = source, rows
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, index: int | list[int] | Tensor) -> "Tensor | Pictures":
-        if isinstance(index, int):
-            return self.source[self.rows[index : index + 1]][0]
-        return Pictures(self.source, self.rows[index])
-
-    def index_select(self, dim: int, index: Tensor) -> Tensor:
-        return self.source[self.rows[index]]
 
 
 class ImageFolder(Folders):

@@ -4,7 +4,7 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,49 +12,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from leyden.data.datamodule import cores
-from leyden.data.decode import decode, pixels, reason
+from leyden.data.decode import pixels, reason
+from leyden.data.pictures import Files, Names
 
 CHUNK = 256  # pictures that are under way at once
 PATIENCE = 20  # seconds between two lines that say how far it is
 log = logging.getLogger(__name__)
-
-
-class Names:
-    """Many names in two arrays, which processes share; as texts each process would come to hold its own."""
-
-    def __init__(self, names: Iterable[str] = ()):
-        raw = [os.fsencode(name) for name in names]
-        self.text = np.frombuffer(b"".join(raw), np.uint8)
-        self.ends = np.cumsum([0, *map(len, raw)])
-
-    def __len__(self) -> int:
-        return len(self.ends) - 1
-
-    def __getitem__(self, row: int) -> str:
-        return os.fsdecode(self.text[self.ends[row] : self.ends[row + 1]].tobytes())
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Names) and np.array_equal(self.text, other.text) and np.array_equal(self.ends, other.ends)
-        )
-
-
-class Files:
-    """The pictures of a folder, decoded when they are asked for by their rows."""
-
-    def __init__(self, root: Path, names: Names, size: tuple[int, int] | None, channels: int, background: str):
-        self.root, self.names = str(root), names
-        self.settings = size, channels, background
-
-    def path(self, row: int) -> str:
-        return os.path.join(self.root, self.names[row])
-
-    def __getitem__(self, rows: Tensor) -> Tensor:
-        """Some of them, decoded; of one size, or it is a RuntimeError."""
-        return torch.stack([decode(self.path(row), *self.settings) for row in rows.tolist()])
 
 
 class Scan:

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from leyden import UserError, runs
 from test_conf import OPTIONS
 
-PICTURES, SEQUENCES, TABLES = ("digits", "fake"), ("ink", "sequence_folder"), ("diabetes", "table")
+PICTURES, SEQUENCES, TABLES = ("digits", "fake", "image_folder"), ("ink", "sequence_folder"), ("diabetes", "table")
 MODELS = {
     "mlp": PICTURES + TABLES,
     "cnn": PICTURES,
@@ -25,7 +26,7 @@ DOWNLOADED = ("mnist", "fashion_mnist", "cifar10", "cifar100")  # pictures too; 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """A table and a folder of sequences, and the keys that name them."""
+    """A table and folders of sequences and of pictures, and the keys that name them."""
     folder, draw = tmp_path_factory.mktemp("files"), random.Random(0)
     with open(folder / "table.csv", "w", newline="") as file:
         writer = csv.writer(file)
@@ -34,10 +35,13 @@ def files(tmp_path_factory):
     for name in ("short", "long"):
         (folder / "sequences" / name).mkdir(parents=True)
         for i in range(20):
+            (folder / "pictures" / name).mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (60, 40), (10 * i, 200, 90)).save(folder / "pictures" / name / f"{i}.jpg")
             np.save(folder / "sequences" / name / f"{i}.npy", np.random.default_rng(i).random((3 + i, 2)))
     return {
         "table": [f"data.path={folder / 'table.csv'}", "data.target=kind"],
         "sequence_folder": [f"data.root={folder / 'sequences'}"],
+        "image_folder": [f"data.root={folder / 'pictures'}", f"data_dir={folder / 'data'}", "data.size=32"],
         "diabetes": ["task=regression"],
         "fake": ["data.num_samples=100"],
     }

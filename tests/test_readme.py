@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from PIL import Image
 
 from leyden import runs
 
@@ -28,6 +29,10 @@ def clone(tmp_path_factory):
     for path, text in MADE:
         (folder / path).parent.mkdir(exist_ok=True)
         (folder / path).write_text(text)
+    for number in range(40):
+        path = folder / "photos" / "ab"[number % 2] / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (60, 40), (6 * number, 90, 200)).save(path)
     return folder
 
 

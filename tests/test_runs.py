@@ -101,3 +101,24 @@ def test_a_directory_is_held_by_one_process(tmp_path):
         refused = subprocess.run(line, env=env, capture_output=True, text=True)
         assert refused.returncode and "is being run by process" in refused.stderr
     assert subprocess.run(line, env=env, capture_output=True, text=True).stdout == "held\n"
+
+
+def test_a_row_of_numbers_is_a_line_of_json(tmp_path):
+    content = {"confusion": [[1, 20], [-3, 4e-05]], "line": "data.shape=[1,  8]", "none": [], "words": ["a", "[\n1]"]}
+    runs.write_json(tmp_path / "a.json", content)
+    assert runs.read_json(tmp_path / "a.json") == content
+    assert "[1, 20]" in (tmp_path / "a.json").read_text()
+
+
+def test_the_lowest_classes_are_told_in_a_line(tmp_path):
+    test = {
+        "test/acc": 0.5,
+        "test/acc/b": 0.75,
+        "test/acc/a": 0.25,
+        "confusion": [[1]],
+        "checkpoint": None,
+        "samples": 4,
+    }
+    assert "test/acc 0.5000\nby class, lowest first: a 0.250, b 0.750\ntested" in runs.table({"test": test}, tmp_path)
+    many = {f"test/acc/{i}": i / 20 for i in range(20)} | {"checkpoint": None, "samples": 4}
+    assert "9 0.450, ...\n" in runs.table({"test": many}, tmp_path)

@@ -3,3 +3,6 @@
 
 class UserError(Exception):
     """A user's mistake, said in one sentence: what is wrong, where, and what to type instead."""
+
+    def __init__(self, sentence: str = ""):
+        super().__init__(sentence.rpartition("leyden.UserError: ")[2].rstrip())  # a loader's worker adds its traceback

@@ -26,6 +26,7 @@ from torchvision.transforms import v2
 
 from leyden import UserError, checkpoints, runs, trust
 from leyden.callbacks.keeper import Keeper
+from leyden.callbacks.mistakes import Mistakes
 from leyden.callbacks.records import Records
 from leyden.checkpoints import AtomicIO
 from leyden.data.datamodule import DataModule, cores
@@ -173,7 +174,7 @@ def watchers(cfg: DictConfig) -> list[Callback]:
     chosen = [make(node, f"callbacks.{name}") for name, node in group(cfg, "callbacks")]
     settings = {"write": cfg.trainer.enable_checkpointing, "seed": cfg.seed, "exact": cfg.exact}
     keeper = Keeper(cfg.run_dir, objective=cfg.objective, **settings, **cfg.checkpoint)
-    return [keeper, *chosen, Records(cfg.run_dir, keeper, runs.write_json, runs.update)]
+    return [keeper, *chosen, Mistakes(), Records(cfg.run_dir, keeper, runs.write_json, runs.update)]
 
 
 def trainer(cfg: DictConfig, callbacks: list[Callback]) -> Trainer:
@@ -222,7 +223,11 @@ def evaluate(
     reset_seed()  # a task that draws noise draws the same in another evaluation
     found = run(task, datamodule=datamodule, verbose=False)
     metrics = {name: value for part in found for name, value in part.items()}
-    return metrics | {"samples": n if isinstance(n := getattr(task, "samples", None), int) else None} if metrics else {}
+    if not metrics:
+        return {}
+    samples, details = getattr(task, "samples", None), getattr(task, "details", None)
+    apart = details if split != "val" and isinstance(details, dict) else {}  # what is known of each class
+    return metrics | apart | {"samples": samples if isinstance(samples, int) else None}
 
 
 def summary(task: LightningModule, trainer: Trainer, datamodule: LightningDataModule) -> dict[str, Any]:
@@ -237,4 +242,5 @@ def summary(task: LightningModule, trainer: Trainer, datamodule: LightningDataMo
         "parameters": sum(parameter.numel() for parameter in task.parameters()),
         "data_fingerprint": getattr(datamodule, "fingerprint", None),
         "padding": getattr(datamodule, "padding", None),
+        **(datamodule.notes if isinstance(datamodule, DataModule) else {}),
     }

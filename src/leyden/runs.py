@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import socket
 import subprocess
@@ -190,7 +191,9 @@ def read_json(path: Path) -> dict[str, Any]:
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write beside the file and rename, so that a reader never sees a half."""
     beside = path.with_name(f".{path.name}.part")
-    beside.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    text = json.dumps(content, indent=2, ensure_ascii=False)
+    text = re.sub(r"\[\n[\d\s,.e+-]*\]", lambda row: f"[{' '.join(row[0][1:-1].split())}]", text)  # one line
+    beside.write_text(text + "\n", encoding="utf-8")
     os.replace(beside, path)
 
 
@@ -226,7 +229,11 @@ def table(results: dict[str, Any], directory: Path) -> str:
     lines, best, test = [], results.get("best") or {}, results.get("test") or {}
     if best:
         lines.append(f"{best['monitor']} {best['value']:.4f} (best, epoch {best['epoch'] + 1})")
-    lines += [f"{name} {value:.4f}" for name, value in test.items() if "/" in name]
+    lines += [f"{name} {value:.4f}" for name, value in test.items() if name.count("/") == 1]
+    apart = sorted((value, name) for name, value in test.items() if name.count("/") > 1)
+    if apart:
+        shown = ", ".join(f"{name.split('/', 2)[2]} {value:.3f}" for value, name in apart[:10])
+        lines.append(f"by class, lowest first: {shown}{', ...' if apart[10:] else ''}")
     if test:
         count = f" on {test['samples']} samples" if test["samples"] else ""
         lines.append(f"tested {test['checkpoint'] or 'the last weights'}{count}")

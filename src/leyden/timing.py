@@ -132,7 +132,7 @@ def batches(
     Samples of one shape are indexed, made float and augmented batch by batch; of other data whole batches are held.
     """
     data, device, convert = trainer.datamodule, trainer.strategy.root_device, trainer.precision_plugin.convert_input
-    if not isinstance(held, Tensors) or held.transforms:
+    if not isinstance(held, Tensors) or held.transforms or not isinstance(held.x, Tensor):
         ready = [trainer.strategy.batch_to_device(convert(raw), dataloader_idx=0) for raw in islice(loader, count)]
         return lambda: ready, lambda: repeat(ready[0], len(ready))
 

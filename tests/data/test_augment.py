@@ -10,10 +10,20 @@ from torch import Tensor
 from torchvision.transforms import InterpolationMode
 
 from leyden import UserError
-from leyden.data.augment import Affine, Augment, BrightnessContrast, Erasing, HorizontalFlip, Rotation, ShiftCrop, draws
+from leyden.data.augment import (
+    Affine,
+    Augment,
+    BrightnessContrast,
+    Erasing,
+    HorizontalFlip,
+    RandomResizedCrop,
+    Rotation,
+    ShiftCrop,
+    draws,
+)
 
 BILINEAR = InterpolationMode.BILINEAR
-ALL = [HorizontalFlip(), ShiftCrop(3), Rotation(30), Erasing(), BrightnessContrast(0.5, 0.5)]
+ALL = [HorizontalFlip(), ShiftCrop(3), Rotation(30), Erasing(), BrightnessContrast(0.5, 0.5), RandomResizedCrop()]
 ALL += [Affine(20, 0.2, ListConfig([0.7, 1.3]), 15)]  # as a list of a config file comes
 each_transform = pytest.mark.parametrize("transform", ALL, ids=lambda transform: type(transform).__name__)
 
@@ -101,6 +111,7 @@ SINGLE = {  # what torchvision does to one image
     "Rotation": lambda x, angle, *_: V.rotate(x, -angle, BILINEAR),  # V.rotate counts counter-clockwise
     "Affine": lambda x, angle, right, down, *more: V.affine(x, angle, [right, down], more[0], [more[1], 0.0], BILINEAR),
     "Erasing": lambda x, *rectangle: V.erase(x, *rectangle, torch.zeros(1)),
+    "RandomResizedCrop": lambda x, *part: V.resized_crop(x, *part, x.shape[1:], BILINEAR),
     "BrightnessContrast": lambda x, by, stretch: V.adjust_contrast(V.adjust_brightness(x, by), stretch),
 }
 
@@ -145,6 +156,14 @@ def test_erased_rectangles_lie_inside_and_have_their_area():
     assert 0.095 < share.min() < 0.105 and 0.195 < share.max() < 0.205
 
 
+def test_stretched_parts_lie_inside_and_have_their_area():
+    top, left, height, width = parameters(RandomResizedCrop((0.1, 0.2), (0.5, 2.0)), 20_000, 3, 100, 120)
+    assert (top.min(), left.min(), (top + height).max(), (left + width).max()) == (0, 0, 100, 120)
+    share, ratio = height * width / 12_000, width / height
+    assert 0.095 < share.min() < 0.105 and 0.195 < share.max() < 0.205
+    assert 0.45 < ratio.min() < 0.55 and 1.9 < ratio.max() < 2.1
+
+
 @pytest.mark.parametrize(
     "kind, settings, words",
     [
@@ -153,6 +172,7 @@ def test_erased_rectangles_lie_inside_and_have_their_area():
         (ShiftCrop, {"pixels": 1.5}, "a whole number"),
         (Rotation, {"degrees": "ten"}, "degrees of Rotation is 'ten'"),
         (Affine, {"scale": 1.1}, r"scale of Affine is 1.1; type a list of 2 numbers from 0.01 to 100\.$"),
+        (RandomResizedCrop, {"scale": [0.5, 2]}, "scale of RandomResizedCrop is .* from 0 to 1"),
         (Augment, {"transforms": [torch.nn.ReLU()], "seed": 0}, "ReLU is not a Transform"),
     ],
 )

@@ -1,12 +1,17 @@
 """Fine-tuning in two parts: first the head alone, then everything."""
 
+import logging
+from pathlib import Path
 from typing import Any
 
+import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from torch import nn
 
 from leyden import UserError
+
+log = logging.getLogger(__name__)
 
 
 class Freeze(Callback):
@@ -23,6 +28,11 @@ class Freeze(Callback):
         self.body = [part for name, part in task.model.named_children() if name != "head"]
         if len(self.body) == len(list(task.model.children())):
             raise UserError(f"callbacks=[freeze] needs a model with a head; {type(task.model).__name__} has none.")
+        if stage == "fit" and trainer.is_global_zero and (address := getattr(task.model, "published", None)):
+            log.warning(
+                "The frozen part of the model has random weights; model.weights=DEFAULT fetches published ones once "
+                "(%s, kept in %s).", address, Path(torch.hub.get_dir(), "checkpoints"),
+            )  # fmt: skip
         self.parameters = [p for part in self.body for p in part.parameters() if p.requires_grad]
 
     def on_train_start(self, trainer: Trainer, task: LightningModule) -> None:

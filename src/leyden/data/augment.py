@@ -96,6 +96,39 @@ class ShiftCrop(Transform):
         return crops[torch.arange(len(x), device=x.device), :, top, left]
 
 
+class RandomResizedCrop(Transform):
+    """Stretch a random part over the whole picture, bilinear: scale, share of the area; ratio, width over height.
+
+    A part that would stick out is cut at the side's length (Szegedy et al. 2014, arXiv:1409.4842).
+    """
+
+    def __init__(self, scale: Sequence = (0.25, 1.0), ratio: Sequence = (0.75, 1.3333)):
+        self.scale = within("scale of RandomResizedCrop", scale, 0, 1, count=2)
+        self.ratio = within("ratio of RandomResizedCrop", ratio, 0.01, 100, count=2)
+
+    def parameters(self, u: Tensor, shape: torch.Size) -> tuple[Tensor, ...]:
+        """Top, left, height and width in pixels."""
+        area, ratio, top, left, _ = u.unbind(1)
+        area = between(area, *self.scale) * (shape[2] * shape[3])
+        ratio = between(ratio, *map(math.log, self.ratio)).exp()
+        height = (area / ratio).sqrt().round().clamp(1, shape[2])
+        width = (area * ratio).sqrt().round().clamp(1, shape[3])
+        corner = (top * (shape[2] + 1 - height)).long(), (left * (shape[3] + 1 - width)).long()
+        return *corner, height.long(), width.long()
+
+    def apply(self, x: Tensor, *parameters: Tensor) -> Tensor:
+        top, left, height, width = (p[:, None] for p in parameters)
+        column, row = stretched(left, width, x.shape[3]), stretched(top, height, x.shape[2])
+        grid = torch.stack(torch.broadcast_tensors(column[:, None], row[:, :, None]), -1)
+        return F.grid_sample(x.float(), grid, padding_mode="border", align_corners=False).to(x.dtype)
+
+
+def stretched(start: Tensor, part: Tensor, side: int) -> Tensor:
+    """Where, in -1..1 of a side, its pixels lie when a part (B, 1) of it is stretched over it: B x side."""
+    inside = (torch.arange(side, device=part.device) + 0.5) * (part / side) - 0.5
+    return (start + inside.clamp(min=0).minimum(part - 1) + 0.5) * (2 / side) - 1
+
+
 class Affine(Transform):
     """Turn and shear (+-degrees), scale (factors from, to), shift (+-share of a side): bilinear, zeros from outside."""
 

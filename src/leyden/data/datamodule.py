@@ -53,6 +53,7 @@ class DataModule(LightningDataModule):
         self.drop_last, self.balanced, self.seed = drop_last, balanced, seed
         self.val_fraction, self.test_fraction, self.split_seed = val_fraction, test_fraction, split_seed
         self.fold, self.folds = fold, folds
+        self.notes: dict[str, Any] = {}  # what run.json is to hold of the data
         self.augment = Augment(augment or [], seed)
         self.transforms = {"train": train_transforms or [], "val": eval_transforms or [], "test": eval_transforms or []}
         if fold is not None and not 0 <= fold < folds:

@@ -15,6 +15,8 @@ from leyden.models import shape
 class Torchvision(nn.Module):
     """`backbone` up to the features, `head` of its own: B, C, H, W -> B x num_classes.
 
+    `published` is where weights for it can be fetched from, None where it has them.
+
     Pictures that have not 3 channels enter as their mean, three times. UserError if the name is unknown, the weights
     cannot be had, or the network does not take pictures of this size.
     """
@@ -30,6 +32,7 @@ class Torchvision(nn.Module):
         super().__init__()
         planes, height, width = shape.picture(in_shape)
         self.size = size
+        self.published = None if weights else published(arch)
         self.backbone = network(arch, weights)
         self.head = nn.Linear(cut(self.backbone), num_classes)
         self.eval()
@@ -70,6 +73,13 @@ def network(arch: str, weights: str | None) -> nn.Module:
             setattr(net, name, None)
             net.aux_logits = False
     return net
+
+
+def published(arch: str) -> str | None:
+    """The address of the published weights; None where there are none, or no such network."""
+    known = arch in torchvision.models.list_models(module=torchvision.models)
+    weights = next(iter(torchvision.models.get_model_weights(arch)), None) if known else None
+    return weights and weights.url
 
 
 def cut(net: nn.Module) -> int:

@@ -118,16 +118,17 @@ class Supervised(LightningModule):
         """Sums over the batch for each name in `counted`."""
         return []
 
-    def evaluate(self, batch: Any, split: str) -> None:
+    def evaluate(self, batch: Any, split: str) -> Tensor:
         loss, outputs, y = self.step(batch)
         self.add(split, loss, outputs, y)
         getattr(self, f"{split}_metrics").update(outputs, y)
+        return outputs
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         self.evaluate(batch, "val")
 
-    def test_step(self, batch: Any, batch_idx: int) -> None:
-        self.evaluate(batch, "test")
+    def test_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return self.evaluate(batch, "test")
 
     # the epoch's numbers: weighed by samples, over all ranks
 

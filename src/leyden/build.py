@@ -29,6 +29,7 @@ from leyden.callbacks.keeper import Keeper
 from leyden.callbacks.records import Records
 from leyden.checkpoints import AtomicIO
 from leyden.data.datamodule import DataModule, cores
+from leyden.ops import kernels
 
 # What constructors raise for arguments that they do not take; of Hydra itself where it refuses a target.
 USERS = (
@@ -220,4 +221,5 @@ def summary(task: LightningModule, trainer: Trainer, datamodule: LightningDataMo
         "parameters": sum(parameter.numel() for parameter in task.parameters()),
         "data_fingerprint": getattr(datamodule, "fingerprint", None),
         "padding": getattr(datamodule, "padding", None),
+        "kernels": dict(kernels.found),
     }

@@ -34,7 +34,9 @@ def small(tmp_path, monkeypatch):
 
 def start(source: Path) -> subprocess.Popen:
     """Another process that builds the same library."""
-    code = f"from pathlib import Path; from leyden.ops import kernels; print(kernels.build('small', [Path('{source}')]))"
+    code = (
+        f"from pathlib import Path; from leyden.ops import kernels; print(kernels.build('small', [Path('{source}')]))"
+    )
     env = os.environ | {"PYTHONPATH": str(runs.PROJECT / "src")}
     return subprocess.Popen([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, text=True)
 
@@ -67,10 +69,11 @@ def test_another_torch_compiler_or_processor_has_another_key(small, monkeypatch,
     assert kernels.key([small]) != before or kernels.flags() == ["-O3", "-fopenmp"]
 
 
+@pytest.mark.slow
 @compiler
 def test_a_killed_build_leaves_nothing_to_wait_for_and_two_at_once_do_not_collide(small, monkeypatch):
     slow = small.with_name("slow-c++")
-    slow.write_text(f'#!/bin/sh\ncase "$*" in *small.cpp*) sleep 2;; esac\nexec {shutil.which("c++")} "$@"\n')
+    slow.write_text(f'#!/bin/sh\ncase "$*" in *small.cpp*) sleep 1;; esac\nexec {shutil.which("c++")} "$@"\n')
     slow.chmod(0o755)
     monkeypatch.setenv("CXX", str(slow))
     killed = start(small)
@@ -102,9 +105,8 @@ def failure(caplog) -> str:
         ("false", "", "false"),
         ("/nowhere/c++", "", "/nowhere/c++: not found"),
         ("c++", "#include <nowhere.h>", "fatal error: nowhere.h"),
-        ("c++", "int nowhere(); int there = nowhere();", "undefined symbol"),
     ],
-    ids=["broken", "missing", "header", "symbol"],
+    ids=["broken", "missing", "header"],
 )
 def test_a_broken_compiler_is_a_sentence(small, monkeypatch, caplog, cxx, code, reason):
     monkeypatch.setenv("CXX", cxx)
@@ -114,11 +116,10 @@ def test_a_broken_compiler_is_a_sentence(small, monkeypatch, caplog, cxx, code, 
 
 
 @compiler
-@pytest.mark.parametrize("size", ["4k", "16k"])
-def test_a_full_disk_is_a_sentence(small, caplog, monkeypatch, size):
+def test_a_full_disk_is_a_sentence(small, caplog, monkeypatch):
     disk = small.parent / "disk"
     disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(disk)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(disk)]
     if subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("only root may mount a small disk")
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(disk))

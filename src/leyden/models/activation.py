@@ -18,7 +18,7 @@ def act(name: str) -> nn.Module:
 def kaiming_(module: nn.Module) -> None:
     """Normal weights of variance 2 / fan-in, zero bias (He et al. 2015, arXiv:1502.01852); for `Module.apply`.
 
-    No variance keeps the scale under squared_relu, which squares it at each layer: in deep networks normalise before it.
+    Under squared_relu no variance keeps the scale, which it squares at each layer: normalise before it.
     """
     if isinstance(module, (nn.Linear, nn.Conv2d)):
         nn.init.kaiming_normal_(module.weight, nonlinearity="relu")

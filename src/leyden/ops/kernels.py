@@ -13,6 +13,7 @@ import sys
 import sysconfig
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import torch
 from filelock import FileLock
@@ -22,7 +23,9 @@ PATIENCE = 600  # seconds for a build, one's own or that of another process
 SUFFIX = ".pyd" if os.name == "nt" else ".so"
 # In a process of its own, whose noise stays off the screen, and which finds out whether the library loads.
 BUILD = "import json, sys; from torch.utils import cpp_extension; cpp_extension.load(**json.loads(sys.argv[1]))"
-COMPLAINT = r"^.*(\berror:|No space left|not found|undefined symbol|No such file|Permission denied|RuntimeError: Ninja).*$"
+COMPLAINT = (
+    r"^.*(\berror:|No space left|not found|undefined symbol|No such file|Permission denied|RuntimeError: Ninja).*$"
+)
 found: dict[str, str] = {}  # operator -> "compiled", or why it is not
 log = logging.getLogger(__name__)
 
@@ -129,7 +132,7 @@ def build(name: str, files: list[Path]) -> Path:
 
 def compiled(name: str, files: list[Path], folder: str) -> Path:
     """Build `<folder>/<name>`, the library. Raises RuntimeError with the compiler's first complaint."""
-    options = {"name": name, "sources": [str(path) for path in files], "build_directory": folder}
+    options: dict[str, Any] = {"name": name, "sources": [str(path) for path in files], "build_directory": folder}
     options |= {"extra_cflags": flags(), "is_python_module": False}
     path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])  # ninja may be pip's
     env = os.environ | {"PATH": path, "TORCH_CUDA_ARCH_LIST": architectures(), "CUDA_HOME": cuda_home() or ""}

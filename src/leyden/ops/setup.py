@@ -4,13 +4,13 @@ import os
 from pathlib import Path
 
 import torch
-from setuptools import setup
+from setuptools import Extension, setup
 from torch.utils.cpp_extension import CUDA_HOME, BuildExtension, CppExtension, CUDAExtension
 
 FOLDER = Path(__file__).parent
 
 
-def extension(cpp: Path) -> CppExtension | CUDAExtension:
+def extension(cpp: Path) -> Extension:
     """The library of an operator, for any processor; with its .cu where a GPU or TORCH_CUDA_ARCH_LIST asks for it."""
     cu = cpp.with_suffix(".cu")
     gpu = CUDA_HOME and cu.exists() and (torch.cuda.is_available() or os.environ.get("TORCH_CUDA_ARCH_LIST"))

@@ -2,7 +2,7 @@
 ENV := $(or $(VIRTUAL_ENV),$(CONDA_PREFIX),$(CURDIR)/.venv)
 RUN := "$(ENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)/python"
 
-.PHONY: help install train test stress tensorboard lint format clean
+.PHONY: help install train test stress gpu tensorboard lint format clean
 help:  ## this list
 	@grep -hE '^[a-z]+:.*##' Makefile | sed 's/:.*##/\t/' | expand -t 14
 
@@ -22,6 +22,9 @@ stress: install  ## the tests that take minutes
 	@$(RUN) tests/stress_resume.py --kills 100
 	@$(RUN) tests/stress_resume.py --kills 20 --ddp
 
+gpu: install  ## the tests that need a GPU
+	@$(RUN) -m pytest -m gpu
+
 tensorboard: install  ## curves of all runs, on http://localhost:6006
 	@$(RUN) -m tensorboard.main --logdir logs
 
@@ -32,5 +35,5 @@ format: install  ## put the code into shape
 	@$(RUN) -m ruff check --fix . && $(RUN) -m ruff format .
 
 clean:  ## delete caches and builds; neither runs nor data
-	@rm -rf build dist .pytest_cache .ruff_cache .mypy_cache src/*.egg-info
+	@rm -rf build dist .pytest_cache .ruff_cache .mypy_cache src/*.egg-info src/leyden/ops/build src/leyden/ops/*.egg-info
 	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

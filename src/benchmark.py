@@ -1,5 +1,6 @@
 """Measure a run against a bare PyTorch loop: where the time of a step goes, and which key to change."""
 
+import importlib
 import logging
 from contextlib import ExitStack
 from pathlib import Path
@@ -27,7 +28,10 @@ KEYS = {
 
 
 def benchmark(cfg: DictConfig) -> float:
-    """Time the steps of a run with the Trainer and without; returns the ratio Trainer/bare of training."""
+    """Time the steps of a run with the Trainer and without; returns the ratio Trainer/bare of training.
+
+    With `op` it times an operator and its twin instead, and returns how many times faster the operator is.
+    """
     from leyden import build, ranks, record, runs, timing
 
     if ranks.outside() or ranks.count(cfg.trainer) > 1:
@@ -35,6 +39,8 @@ def benchmark(cfg: DictConfig) -> float:
     with record.recording(cfg):
         # build
         build.switches(cfg)
+        if cfg.op:
+            return operator(cfg)
         datamodule = build.data(cfg)
         build.facts(cfg, datamodule)
         record.begin(cfg, **build.summary(build.task(cfg), build.trainer(cfg, []), datamodule))
@@ -63,6 +69,31 @@ def benchmark(cfg: DictConfig) -> float:
         log.info("\n%s\nSet-up, and what follows the last step of an epoch, are not in the times.", advice)
         log.info("%s", Path(cfg.run_dir, "benchmark.json"))
         return results["ratio"]
+
+
+def operator(cfg: DictConfig) -> float:
+    """Time an operator of leyden.ops and its twin, forward and backward, for a million numbers."""
+    import torch
+
+    from leyden import build, runs
+    from leyden.ops import benchmark, kernels
+
+    names = sorted(path.stem for path in kernels.FOLDER.glob("*.cpp"))
+    if cfg.op not in names:
+        raise UserError(f"op={cfg.op} is no operator; choose one of {', '.join(names)}.")
+    if not kernels.load(cfg.op):
+        raise UserError(f"op={cfg.op} has no kernel here, so that there is nothing to measure.")
+    module, function = importlib.import_module(f"leyden.ops.{cfg.op}"), getattr(torch.ops.leyden, cfg.op)
+    gpu = torch.cuda.is_available() and cfg.trainer.accelerator in ("auto", "gpu", "cuda")
+    x = torch.randn(1_000_000, device="cuda" if gpu else "cpu")
+    found = {}
+    for threads in [1] if gpu else sorted({1, build.threads(cfg)}):
+        torch.set_num_threads(threads)
+        title = f"{cfg.op}, {x.device}" + ("" if gpu else f", threads {threads}")
+        found[title] = benchmark.summary(benchmark.measure(function, module.twin, x, cfg.rounds))
+        log.info("\n%s", benchmark.table(title, found[title]))
+    runs.write_json(Path(cfg.run_dir) / "benchmark.json", found)
+    return next(iter(found.values()))["twin/operator"]["median"]
 
 
 def measure(cfg: DictConfig, datamodule: Any, plain: bool) -> Any:

@@ -20,7 +20,8 @@ pytestmark = pytest.mark.skipif(
 
 # folder or file -> what it may import at its top, of our own package and of the heavy ones
 ALLOWED = {
-    "models": {"leyden.models", "torch", "torchvision"},
+    "models": {"leyden.models", "leyden.ops", "torch", "torchvision"},
+    "ops": {"leyden.ops", "torch"},
     "tasks": {"leyden.tasks", "leyden.exact", "leyden.checkpoints", "torch", "lightning", "torchmetrics"},
     "data": {"leyden.data", "leyden.exact", "leyden.checkpoints", "torch", "torchvision", "lightning"},
     "callbacks": {"leyden.callbacks", "leyden.exact", "leyden.checkpoints", "torch", "lightning", "torchmetrics"},
@@ -125,5 +126,7 @@ def test_a_wheel_holds_the_package_and_no_script(tmp_path):
     subprocess.run(build, check=True, capture_output=True)
     with zipfile.ZipFile(next(tmp_path.glob("leyden-*.whl"))) as wheel:
         top = {name.split("/")[0] for name in wheel.namelist()}
-        assert "leyden/data/digits.py" in wheel.namelist()
+        assert {"leyden/data/digits.py", *(f"leyden/ops/squared_relu.{end}" for end in ("py", "cpp", "cu"))} <= set(
+            wheel.namelist()
+        )
     assert {name.split("-")[0] for name in top} == {"leyden"}

@@ -30,6 +30,7 @@ from leyden.callbacks.mistakes import Mistakes
 from leyden.callbacks.records import Records
 from leyden.checkpoints import AtomicIO
 from leyden.data.datamodule import DataModule, cores
+from leyden.ops import kernels
 
 # What constructors raise for arguments that they do not take; of Hydra itself where it refuses a target.
 USERS = (
@@ -243,4 +244,5 @@ def summary(task: LightningModule, trainer: Trainer, datamodule: LightningDataMo
         "data_fingerprint": getattr(datamodule, "fingerprint", None),
         "padding": getattr(datamodule, "padding", None),
         **(datamodule.notes if isinstance(datamodule, DataModule) else {}),
+        "kernels": dict(kernels.found),
     }

@@ -3,8 +3,9 @@
 from torch import nn
 
 from leyden import UserError
+from leyden.ops.squared_relu import SquaredReLU
 
-ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU}
+ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU, "squared_relu": SquaredReLU}
 
 
 def act(name: str) -> nn.Module:
@@ -15,7 +16,10 @@ def act(name: str) -> nn.Module:
 
 
 def kaiming_(module: nn.Module) -> None:
-    """Normal weights of variance 2 / fan-in, zero bias (He et al. 2015, arXiv:1502.01852); for `Module.apply`."""
+    """Normal weights of variance 2 / fan-in, zero bias (He et al. 2015, arXiv:1502.01852); for `Module.apply`.
+
+    Under squared_relu no variance keeps the scale, which it squares at each layer: normalise before it.
+    """
     if isinstance(module, (nn.Linear, nn.Conv2d)):
         nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
         if module.bias is not None:

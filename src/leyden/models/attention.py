@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from leyden import UserError
+from leyden.models.activation import act
 
 
 class Block(nn.Module):
@@ -15,7 +16,7 @@ class Block(nn.Module):
     Vaswani et al. 2017, arXiv:1706.03762; the order of Xiong et al. 2020, arXiv:2002.04745.
     """
 
-    def __init__(self, width: int, heads: int, dropout: float):
+    def __init__(self, width: int, heads: int, dropout: float, activation: str = "gelu"):
         super().__init__()
         if width % heads:
             raise UserError(f"model: width={width} is not a multiple of heads={heads}; change one of them.")
@@ -26,7 +27,7 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(
             nn.LayerNorm(width),
             nn.Linear(width, 4 * width),
-            nn.GELU(),
+            act(activation),
             nn.Linear(4 * width, width),
             nn.Dropout(dropout),
         )

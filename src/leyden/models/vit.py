@@ -21,6 +21,7 @@ class ViT(nn.Module):
         layers: int = 4,
         heads: int = 4,
         dropout: float = 0.1,
+        activation: str = "gelu",
     ):
         super().__init__()
         planes, *sides = shape.picture(in_shape)
@@ -30,7 +31,9 @@ class ViT(nn.Module):
         self.embed = nn.Sequential(pad, nn.Conv2d(planes, width, patch, stride=patch), nn.Flatten(2))
         self.positions = nn.Parameter(grid(rows, columns, width))
         self.dropout = nn.Dropout(dropout)
-        self.body = nn.Sequential(*(Block(width, heads, dropout) for _ in range(layers)), nn.LayerNorm(width))
+        self.body = nn.Sequential(
+            *(Block(width, heads, dropout, activation) for _ in range(layers)), nn.LayerNorm(width)
+        )
         self.head = nn.Linear(width, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:

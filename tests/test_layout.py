@@ -89,8 +89,8 @@ def code_lines(path):
 
 
 def test_the_tree_is_small():
-    assert len(SOURCES) <= 80
-    assert sum(map(code_lines, SOURCES)) <= 4500
+    assert len(SOURCES) <= 100
+    assert sum(map(code_lines, SOURCES)) <= 6500
 
 
 def test_nobody_is_called_utils():

@@ -89,7 +89,7 @@ def kill_until_done(context, draw, arguments, folder: Path, name: str, seconds: 
     """Start a run by its name, kill it at most so many times, and let it end; the number of kills that hit."""
     line, hits = [*arguments, f"name={name}", f"log_dir='{folder}'"], 0
     for _ in range(most):
-        after = draw.uniform(0.3, seconds)
+        after = draw.uniform(seconds / 3 if draw.random() < 0.8 else 0.3, seconds)  # a third is the start
         status = attempt(context, line, folder / f"{name}.log", after, number)
         if status == 0:
             break

@@ -172,6 +172,29 @@ def test_several_optimizer_steps_in_a_batch_do_not_outrun_a_save(train, monkeypa
     assert [step for name, step in saved if name == "last.ckpt"] == [6, 10, 16]
 
 
+def test_uneven_evaluations_count_each_sample_once():
+    """On two ranks, without the samples that Lightning would fill up with."""
+
+    class Data:
+        def val_dataloader(self):
+            return {"a": DataLoader(range(101), 4), "few": DataLoader(range(1), 4)}
+
+        def test_dataloader(self):
+            return DataLoader(range(9), sampler=Backwards(range(9)))
+
+        def predict_dataloader(self):
+            return []
+
+    seen = []
+    for rank in range(2):
+        data = exact.once(Data())
+        data.trainer = type("Trainer", (), {"world_size": 2, "global_rank": rank})
+        seen += torch.cat(list(data.val_dataloader()["a"])).tolist()
+        assert type(data.test_dataloader().sampler) is Backwards  # nobody's own order is replaced
+        assert type(data.val_dataloader()["few"].sampler) is SequentialSampler  # too few for each to have one
+    assert sorted(seen) == list(range(101))
+
+
 class Backwards(SequentialSampler):
     def __iter__(self):
         return reversed(range(len(self.data_source)))

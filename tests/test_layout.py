@@ -35,9 +35,10 @@ ALLOWED = {
     "overrides.py": {"leyden.keys", "hydra", "omegaconf"},
     "keys.py": set(),
     "help.py": set(),
+    "cluster.py": {"leyden.ranks", "omegaconf"},
     "stored.py": {"leyden.overrides", "leyden.runs", "omegaconf"},
     "command.py": {
-        "leyden.help", "leyden.overrides", "leyden.ranks", "leyden.runs", "leyden.stored", "hydra", "omegaconf",
+        "leyden.cluster", "leyden.help", "leyden.overrides", "leyden.ranks", "leyden.runs", "leyden.stored", "hydra", "omegaconf",
     },
 }  # fmt: skip
 HEAVY = {"torch", "torchvision", "lightning", "torchmetrics", "hydra", "omegaconf", "leyden"}

@@ -8,6 +8,7 @@ import re
 import sys
 import warnings
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,14 @@ from hydra.utils import instantiate
 from lightning import LightningDataModule, LightningModule, Trainer
 from lightning.fabric.utilities.seed import reset_seed
 from lightning.pytorch.callbacks import Callback, Checkpoint, RichProgressBar
+from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from torchvision.transforms import v2
 
-from leyden import UserError, checkpoints, runs, trust
+from leyden import UserError, checkpoints, exact, runs, trust
 from leyden.callbacks.keeper import Keeper
 from leyden.callbacks.mistakes import Mistakes
 from leyden.callbacks.records import Records
@@ -112,7 +114,8 @@ def data(cfg: DictConfig) -> LightningDataModule:
     """The datamodule, with its files looked for from the project."""
     tree = cfg.copy()
     tree.data_dir = str(runs.in_project(cfg.data_dir))
-    return make(tree.data, f"data ({cfg.data.get('_target_')})")
+    made = make(tree.data, f"data ({cfg.data.get('_target_')})")
+    return made if isinstance(made, DataModule) else exact.once(made)
 
 
 def facts(cfg: DictConfig, datamodule: LightningDataModule) -> None:
@@ -173,7 +176,8 @@ def parts(cfg: DictConfig) -> tuple[LightningDataModule, LightningModule]:
 def watchers(cfg: DictConfig) -> list[Callback]:
     """The keeper first, the chosen callbacks, and the records last."""
     chosen = [make(node, f"callbacks.{name}") for name, node in group(cfg, "callbacks")]
-    settings = {"write": cfg.trainer.enable_checkpointing, "seed": cfg.seed, "exact": cfg.exact}
+    tree = OmegaConf.to_yaml(cfg, resolve=True)
+    settings = {"write": cfg.trainer.enable_checkpointing, "seed": cfg.seed, "exact": cfg.exact, "config": tree}
     keeper = Keeper(cfg.run_dir, objective=cfg.objective, **settings, **cfg.checkpoint)
     return [keeper, *chosen, Mistakes(), Records(cfg.run_dir, keeper, runs.write_json, runs.update)]
 
@@ -185,9 +189,14 @@ def trainer(cfg: DictConfig, callbacks: list[Callback]) -> Trainer:
         UserError: a combination that Lightning refuses.
     """
     bar = cfg.trainer.enable_progress_bar and sys.stdout.isatty()
+    strategy = cfg.trainer.strategy
+    if strategy == "ddp":
+        timeout = timedelta(seconds=cfg.get("timeout") or 600)
+        strategy = DDPStrategy(timeout=timeout, gradient_as_bucket_view=True)
     built = make(
         cfg.trainer,
         "trainer",
+        strategy=strategy,
         callbacks=callbacks + [RichProgressBar(refresh_rate=20)] * bar,
         logger=[make(node, f"logger.{name}") for name, node in group(cfg, "logger")],
         profiler=make(cfg.profiler, "profiler") if cfg.get("profiler") else None,

@@ -9,7 +9,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from leyden import UserError, overrides, ranks, runs, stored
+from leyden import UserError, cluster, overrides, ranks, runs, stored
 from leyden.help import show_help
 
 CONF = runs.CONF
@@ -34,9 +34,16 @@ def launch(function: Callable[[DictConfig], Any], config: str) -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors through to here
     if not ranks.entered():
         os.environ["LEYDEN_COMMAND"] = shlex.join(["python", *sys.argv])  # as typed, for run.json
+    old = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    src = str(runs.PROJECT / "src")  # for processes that a launcher of Hydra starts
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([src, *filter(None, old)]))
+    cluster.translate()
     try:
         if ranks.entered():
             ranks.enter(function)
+        elif ranks.outside() and cluster.rank() > 0:
+            with interruptible():
+                cluster.join(function)
         elif any(flag in sys.argv[1:] for flag in ("--help", "-h")):
             print(show_help(config, CONF))
         else:
@@ -48,6 +55,10 @@ def launch(function: Callable[[DictConfig], Any], config: str) -> None:
     except OmegaConfBaseException as error:
         print(f"The config does not fit together: {' '.join(str(error).split())}.", file=sys.stderr)
         sys.exit(2)
+    finally:
+        if ranks.outside() and cluster.rank() == 0:  # the others wait for a config, if it had not come to one
+            error = sys.exc_info()[1]
+            cluster.share("0" if error is None else str(getattr(error, "code", 1) or 0))
 
 
 def run(function: Callable[[DictConfig], Any], config: str) -> None:
@@ -63,10 +74,11 @@ def run(function: Callable[[DictConfig], Any], config: str) -> None:
             OmegaConf.save(tree, config_path / "primary.yaml")
     sys.argv[1:] = [*line.flags, f"hydra.job.name={config}", "hydra/job_logging=none", *settings, *line.keys]
     mistakes: list[UserError] = []
+    script = ranks.script(function)  # not known any more where a launcher has pickled the function
 
     def job(cfg: DictConfig) -> Any:
         try:
-            return start(function, cfg)
+            return start(function, cfg, script)
         except UserError as error:
             mistakes.append(error)
             if line.multirun:  # fails this job only; Hydra raises the first one after the last job
@@ -166,6 +178,8 @@ def forbid(line: overrides.Line) -> None:
             raise UserError(f"{key}: each run makes a directory of its own; type log_dir=<folder> or name=<name>.")
         if line.multirun and key.startswith("name="):
             raise UserError(f"{key}: a sweep has many runs, which cannot share a name; take it or -m out.")
+    if line.multirun and ranks.outside():
+        raise UserError("torchrun and srun start one run; type python in their place, or -m hydra/launcher=slurm.")
     if line.multirun and (shown := [flag for flag in line.flags if flag in SHOWS]):
         raise UserError(f"{shown[0]} shows one run; take -m out.")
 
@@ -208,8 +222,11 @@ def quote(path: Path) -> str:
     return "'" + str(path).replace("'", "\\'") + "'"
 
 
-def start(function: Callable[[DictConfig], Any], cfg: DictConfig) -> Any:
-    """Run the function here, or in a process for each device."""
+def start(function: Callable[[DictConfig], Any], cfg: DictConfig, script: str) -> Any:
+    """Run the function here, or the script in a process for each device."""
+    cluster.translate()
+    if ranks.outside() and cluster.rank() > 0:
+        return cluster.join(function)
     directory = Path(HydraConfig.get().runtime.output_dir)
     cfg.run_dir = str(directory)
     for key in ("data.root", "data.path"):  # the user's own files count from where the command was typed
@@ -217,16 +234,17 @@ def start(function: Callable[[DictConfig], Any], cfg: DictConfig) -> Any:
             OmegaConf.update(cfg, key, os.path.abspath(os.path.expanduser(path)))
     if cfg.seed is None:
         cfg.seed = secrets.randbelow(2**31)
+    if int(os.environ.get("SLURM_RESTART_COUNT", 0)) and (directory / "config.yaml").is_file() and "resume" in cfg:
+        cfg.resume = str(directory)  # a job of a sweep that was requeued
+    if ranks.outside():
+        cluster.fit(cfg.trainer)
+        cluster.share(OmegaConf.to_yaml(cfg))
     processes = 1 if ranks.outside() else ranks.count(cfg.trainer)
-    if processes == 1:
-        if cfg.trainer.strategy == "ddp" and not ranks.outside():
-            # one device: no process group that the next job would inherit
-            cfg.trainer.update(strategy="auto", devices=1)
-        with runs.claim(directory) if int(os.environ.get("RANK", 0)) == 0 else nullcontext():
-            return function(cfg)
+    if processes == 1 and cfg.trainer.strategy == "ddp" and not ranks.outside():
+        cfg.trainer.update(strategy="auto", devices=1)  # no process group that the next job would inherit
     try:
         with runs.claim(directory):
-            return ranks.start(function, cfg, directory, processes)
+            return function(cfg) if processes == 1 else ranks.start(script, cfg, directory, processes)
     except ranks.RankError as error:
         runs.update(directory, status="failed", reason=str(error), ended=runs.now())
         raise

@@ -24,6 +24,7 @@ ALLOWED = {
     "tasks": {"leyden.tasks", "leyden.exact", "leyden.checkpoints", "torch", "lightning", "torchmetrics"},
     "data": {"leyden.data", "leyden.exact", "leyden.checkpoints", "torch", "torchvision", "lightning"},
     "callbacks": {"leyden.callbacks", "leyden.exact", "leyden.checkpoints", "torch", "lightning", "torchmetrics"},
+    "deploy": {"leyden.deploy", "leyden.data", "leyden.tasks", "torch", "torchvision", "lightning"},
     "exact.py": {"torch"},
     "checkpoints.py": {"torch", "lightning"},
     "schedules.py": set(),
@@ -36,8 +37,10 @@ ALLOWED = {
     "help.py": set(),
     "stored.py": {"leyden.overrides", "leyden.runs", "omegaconf"},
     "command.py": {
-        "leyden.help", "leyden.overrides", "leyden.ranks", "leyden.runs", "leyden.stored", "hydra", "omegaconf",
+        "leyden.help", "leyden.overrides", "leyden.ranks", "leyden.readers", "leyden.runs", "leyden.stored", "hydra",
+        "omegaconf",
     },
+    "readers.py": {"leyden.overrides", "leyden.runs", "hydra", "omegaconf"},
 }  # fmt: skip
 HEAVY = {"torch", "torchvision", "lightning", "torchmetrics", "hydra", "omegaconf", "leyden"}
 
@@ -47,7 +50,9 @@ def imports(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module == "leyden":
-            yield from ("leyden" if alias.name == "UserError" else f"leyden.{alias.name}" for alias in node.names)
+            yield from (
+                "leyden" if alias.name in ("UserError", "Failed") else f"leyden.{alias.name}" for alias in node.names
+            )
         elif isinstance(node, ast.ImportFrom):
             yield node.module
 

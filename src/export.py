@@ -15,7 +15,7 @@ log = logging.getLogger("leyden.export")
 
 def export(cfg: DictConfig) -> str:
     """One file with raw input and meaning out; returns its path."""
-    from leyden import build, checkpoints, ranks, record, runs, trust
+    from leyden import build, checkpoints, ranks, record, trust
     from leyden.deploy import examples, formats, output, verify
 
     if ranks.outside() or ranks.count(cfg.trainer) > 1:
@@ -25,6 +25,8 @@ def export(cfg: DictConfig) -> str:
             raise UserError(f"format={cfg.format} is none; choose one of {', '.join(formats.ENDINGS)}.")
         if cfg.precision not in ("fp32", "fp16"):
             raise UserError(f"precision={cfg.precision} is none; choose fp32 or fp16.")
+        if cfg.benchmark and cfg.format == "state_dict":
+            raise UserError("benchmark=true times a file that runs; a state_dict holds weights only.")
         target = place(cfg, formats.ENDINGS[cfg.format])
         output.refuse(target, cfg.overwrite)
 
@@ -58,12 +60,7 @@ def export(cfg: DictConfig) -> str:
             report["milliseconds"] = verify.speed(target, shown.raw, shown.graph())
             log.info("%s", verify.times(cfg.format, report["milliseconds"]))
 
-        # tell
-        runs.write_json(Path(cfg.run_dir) / "export.json", report | {"card": shown.card})
-        directory = Path(cfg.run).parent.parent
-        if target.parent == directory / "exports":
-            told = runs.read_json(directory / "run.json").get("exports", {})
-            runs.update(directory, exports=told | {target.name: report})
+        store(cfg, target, report, shown.card)
         log.info("%s", target)
         return str(target)
 
@@ -78,6 +75,17 @@ def place(cfg: DictConfig, ending: str) -> Path:
     checkpoint = Path(cfg.run)
     half = "-fp16" * (cfg.precision == "fp16")
     return checkpoint.parent.parent / "exports" / f"{checkpoint.stem}{half}{ending}"
+
+
+def store(cfg: DictConfig, target: Path, report: dict[str, Any], card: dict[str, Any]) -> None:
+    """Keep how the file compares: in the export's own directory, and for a file of exports/ in the run's run.json."""
+    from leyden import runs
+
+    runs.write_json(Path(cfg.run_dir) / "export.json", report | {"card": card})
+    directory = Path(cfg.run).parent.parent
+    if target.parent == directory / "exports":
+        told = runs.read_json(directory / "run.json").get("exports", {})
+        runs.update(directory, exports=told | {target.name: report})
 
 
 def origin(cfg: DictConfig) -> dict:

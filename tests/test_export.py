@@ -145,11 +145,12 @@ class Stubborn(graph.Images):
     ("keys", "said"),
     [
         (["format=onx"], "choose one of onnx, pt2"),
+        (["format=state_dict", "benchmark=true"], "weights only"),
         (["precision=int8"], "choose fp32 or fp16"),
         (["output={tmp}"], "is a folder"),
         (["output={tmp}/a.bin"], r"does not end in \.onnx"),
         (["output={tmp}/file/a.onnx"], "cannot be written"),
-        (["model.channels=[4]", "output={tmp}/a.onnx"], "does not fit this model"),
+        (["model.channels=[4]", "output={tmp}/a.onnx"], "fit this model"),
         (["benchmrk=true"], "did you mean benchmark"),
     ],
 )

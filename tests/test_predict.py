@@ -165,7 +165,7 @@ def test_two_processes_write_each_row_once(trained, command, pictures, tmp_path)
         (["input={pictures}", "output={tmp}/t.csv"], "overwrite=true"),
         (["input={pictures}", "output={tmp}/t.csv/o.csv"], "cannot be written"),
         (["input={pictures}", "output={tmp}/o.xlsx"], r"\.csv or \.jsonl"),
-        (["input={pictures}", "model.channels=[4]", "output={tmp}/o.csv"], "does not fit this model"),
+        (["input={pictures}", "model.channels=[4]", "output={tmp}/o.csv"], "fit this model"),
         (["input={pictures}", "split=test"], "What is to be predicted"),
         (["split=all"], "choose test"),
         (["input={pictures}", "top_k=0"], "top_k"),

@@ -1,4 +1,4 @@
-"""Runs that others start: torchrun, srun, and the launchers of Hydra. One run directory for each run, however many ranks."""
+"""Runs that torchrun, srun and the launchers of Hydra start: one run directory for each, however many ranks."""
 
 import json
 import os
@@ -74,9 +74,9 @@ def test_a_job_of_slurm_speaks_the_words_of_torchrun(monkeypatch):
     trainer = OmegaConf.create({"devices": "auto", "num_nodes": 1, "strategy": "auto"})
     cluster.fit(trainer)
     assert trainer == {"devices": 4, "num_nodes": 2, "strategy": "ddp"}
-    with pytest.raises(UserError, match="trainer.devices=3"):
+    with pytest.raises(UserError, match=r"trainer.devices=3"):
         cluster.fit(OmegaConf.create({"devices": 3, "num_nodes": 1, "strategy": "ddp"}))
-    with pytest.raises(UserError, match="trainer.num_nodes=5"):
+    with pytest.raises(UserError, match=r"trainer.num_nodes=5"):
         cluster.fit(OmegaConf.create({"devices": 4, "num_nodes": 5, "strategy": "ddp"}))
 
 

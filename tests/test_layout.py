@@ -25,6 +25,7 @@ ALLOWED = {
     "tasks": {"leyden.tasks", "leyden.exact", "leyden.checkpoints", "torch", "lightning", "torchmetrics"},
     "data": {"leyden.data", "leyden.exact", "leyden.checkpoints", "torch", "torchvision", "lightning"},
     "callbacks": {"leyden.callbacks", "leyden.exact", "leyden.checkpoints", "torch", "lightning", "torchmetrics"},
+    "deploy": {"leyden.deploy", "leyden.data", "leyden.tasks", "torch", "torchvision", "lightning"},
     "exact.py": {"torch"},
     "checkpoints.py": {"torch", "lightning"},
     "schedules.py": set(),
@@ -34,12 +35,15 @@ ALLOWED = {
     "ranks.py": {"hydra", "omegaconf"},
     "overrides.py": {"leyden.keys", "hydra", "omegaconf"},
     "keys.py": set(),
+    "process.py": {"leyden.data", "torch", "lightning", "omegaconf"},
     "help.py": set(),
     "cluster.py": {"leyden.ranks", "omegaconf"},
     "stored.py": {"leyden.overrides", "leyden.runs", "omegaconf"},
     "command.py": {
-        "leyden.cluster", "leyden.help", "leyden.overrides", "leyden.ranks", "leyden.runs", "leyden.stored", "hydra", "omegaconf",
+        "leyden.cluster", "leyden.help", "leyden.overrides", "leyden.ranks", "leyden.readers", "leyden.runs",
+        "leyden.stored", "hydra", "omegaconf",
     },
+    "readers.py": {"leyden.overrides", "leyden.runs", "hydra", "omegaconf"},
 }  # fmt: skip
 HEAVY = {"torch", "torchvision", "lightning", "torchmetrics", "hydra", "omegaconf", "leyden"}
 
@@ -49,7 +53,9 @@ def imports(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module == "leyden":
-            yield from ("leyden" if alias.name == "UserError" else f"leyden.{alias.name}" for alias in node.names)
+            yield from (
+                "leyden" if alias.name in ("UserError", "Failed") else f"leyden.{alias.name}" for alias in node.names
+            )
         elif isinstance(node, ast.ImportFrom):
             yield node.module
 

@@ -1,18 +1,13 @@
 """From the config to live objects: the only place where something is instantiated."""
 
-import ctypes
 import logging
-import os
-import platform
 import re
 import sys
-import warnings
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import lightning
 import torch
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
@@ -31,26 +26,13 @@ from leyden.callbacks.keeper import Keeper
 from leyden.callbacks.mistakes import Mistakes
 from leyden.callbacks.records import Records
 from leyden.checkpoints import AtomicIO
-from leyden.data.datamodule import DataModule, cores
+from leyden.data.datamodule import DataModule
 from leyden.ops import kernels
 
 # What constructors raise for arguments that they do not take; of Hydra itself where it refuses a target.
 USERS = (
     TypeError, ValueError, MisconfigurationException, ImportError, InstantiationException, OmegaConfBaseException,
 )  # fmt: skip
-NOISE = (
-    ".*does not have many workers.*",
-    ".*sync_dist=True.*",  # torchmetrics has summed over the ranks already
-    ".*number of training batches.*is smaller than the logging interval.*",
-    ".*AMP with fp16 is not supported on CPU.*",  # said by `trainer` below, and stored
-    ".*Checkpoint directory.*exists and is not empty.*",
-    ".*callbacks used to create the checkpoint.*",  # an evaluation needs no keeper
-    ".*resuming from a checkpoint that ended before the epoch ended.*",  # exact.fast_forward
-    ".*lr_scheduler.step.*before.*optimizer.step.*",  # fires falsely when a scaler skips its first step
-    ".*isinstance.treespec, LeafSpec.*",
-    ".*across ranks is zero.*",
-    ".*You have overridden .*transfer_batch.*",
-)
 log = logging.getLogger(__name__)
 
 
@@ -74,40 +56,6 @@ def make(node: DictConfig | dict, where: str, **keywords: Any) -> Any:
             part = re.search(r"^full_key: (\S+)", str(error), re.M)
             raise UserError(f"{part[1] if part else where} cannot be built: {what.rstrip('.')}.") from error
         raise
-
-
-def switches(cfg: DictConfig) -> None:
-    """Set what holds for the whole process: seed, threads, precision of products, and less noise."""
-    for name in ("lightning.pytorch", "lightning.fabric", "lightning"):
-        logging.getLogger(name).handlers.clear()
-        logging.getLogger(name).setLevel(logging.WARNING)
-    for pattern in NOISE:
-        warnings.filterwarnings("ignore", pattern)
-    if not torch.cuda.is_available():  # else each optimizer step tries to load NVML again, 200 us
-        os.environ.pop("PYTORCH_NVML_BASED_CUDA_CHECK", None)
-    keep_memory()
-    torch.set_num_threads(threads(cfg))
-    if cfg.matmul_precision not in ("highest", "high", "medium"):
-        raise UserError(f"matmul_precision={cfg.matmul_precision} is none; choose highest, high or medium.")
-    torch.set_float32_matmul_precision(cfg.matmul_precision)
-    lightning.seed_everything(cfg.seed, workers=True, verbose=False)
-
-
-def keep_memory() -> None:
-    """Let glibc keep the big buffers of a step for the next one; to give them back and fault them in costs 15 %."""
-    if sys.platform == "linux" and platform.libc_ver()[0] == "glibc":
-        libc = ctypes.CDLL(None)
-        libc.mallopt(-3, 2**25)  # M_MMAP_THRESHOLD: its largest value
-        libc.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
-
-
-def threads(cfg: DictConfig) -> int:
-    """CPU threads of this process: as asked, by OMP_NUM_THREADS, or the cores divided among the processes."""
-    if cfg.threads:
-        return cfg.threads
-    if os.environ.get("OMP_NUM_THREADS", "").isdigit():
-        return max(1, int(os.environ["OMP_NUM_THREADS"]))
-    return cores()
 
 
 def data(cfg: DictConfig) -> LightningDataModule:

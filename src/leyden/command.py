@@ -2,7 +2,6 @@
 
 import errno
 import os
-import re
 import secrets
 import shlex
 import shutil
@@ -10,7 +9,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +19,17 @@ from omegaconf.errors import OmegaConfBaseException
 
 from leyden import UserError, cluster, overrides, ranks, runs, stored
 from leyden.help import show_help
+from leyden.readers import from_file, from_run, literal, logs
 
 CONF = runs.CONF
 SHOWS = ("--cfg", "-c", "--info", "-i", "--hydra-help", "--version", "--shell-completion", "-sc")  # nothing runs
-READERS = ("eval",)  # commands that start from the config of a run
-ASKED = {"train": ("resume", "rerun"), **dict.fromkeys(READERS, ("run",))}  # overrides that name a run
-KEPT = ("precision", "deterministic", "benchmark")  # of a run's trainer, in whatever trainer evaluates it
+READERS = ("eval", "predict", "export")  # commands that start from the config of a run
+ASKED = {  # overrides that are taken as they are typed
+    "train": ("resume", "rerun"),
+    "eval": ("run",),
+    "predict": ("run", "model", "input", "output"),
+    "export": ("run", "output"),
+}
 
 
 def launch(function: Callable[[DictConfig], Any], config: str) -> None:
@@ -51,7 +54,7 @@ def launch(function: Callable[[DictConfig], Any], config: str) -> None:
                 run(function, config)
     except UserError as error:
         print(error, file=sys.stderr)
-        sys.exit(2)
+        sys.exit(error.status)
     except OmegaConfBaseException as error:
         print(f"The config does not fit together: {' '.join(str(error).split())}.", file=sys.stderr)
         sys.exit(2)
@@ -103,9 +106,11 @@ def prepare(line: overrides.Line, config: str) -> tuple[Path | None, DictConfig 
     typed, asked = list(line.keys), overrides.take(line, *ASKED.get(config, ()))
     old = None
     if asked.get("resume"):
-        return go_on(line, asked["resume"])
+        return stored.go_on(line, asked["resume"], logs(line))
     if config in READERS:
-        old = from_run(line, asked.get("run"))
+        old = from_file(line, asked) if "model" in asked else from_run(line, asked.get("run"))
+        names = {"input", "output"} & asked.keys()
+        old.update({name: literal(asked[name]) for name in names if asked[name] != "null"})
     elif asked.get("rerun"):
         old = stored.to_rerun(line, runs.find(asked["rerun"], logs(line)))
     tree = overrides.check(line, CONF, old)
@@ -115,56 +120,8 @@ def prepare(line: overrides.Line, config: str) -> tuple[Path | None, DictConfig 
     folder = runs.in_project(tree.log_dir) / ("sweep" if line.multirun else config)
     name = tree.get("name") if config == "train" and not line.multirun else None
     if name is not None and (folder / str(name)).exists():
-        return go_on_with_name(line, folder / str(name), typed, tree) or (folder / str(name), old)
+        return stored.go_on_with_name(line, folder / str(name), typed, tree) or (folder / str(name), old)
     return runs.create(folder, None if name is None else str(name)), old
-
-
-def go_on(line: overrides.Line, run: str) -> tuple[Path, DictConfig]:
-    """The directory and the tree of a run that goes on; leaves where it is complete.
-
-    Raises:
-        UserError: there is no such run, or what is typed does not go with it.
-    """
-    if line.multirun:
-        raise UserError(f"resume={run} goes on with one run; take -m out.")
-    longer = any(stored.name_of(key) in stored.GROWING for key in line.keys)
-    directory = runs.find(run, logs(line), unfinished=not longer)
-    if stored.complete(directory, line):
-        print(f"The run {runs.in_words(directory)} is complete; python src/eval.py run={directory} tests it again.")
-        raise SystemExit(0)
-    checkpoint = directory / "checkpoints" / Path(run).name if run.endswith(".ckpt") else directory
-    print(f"going on with {runs.in_words(directory)}")
-    return directory, stored.to_resume(line, directory, str(checkpoint))
-
-
-def go_on_with_name(
-    line: overrides.Line, directory: Path, typed: list[str], tree: DictConfig
-) -> tuple[Path, DictConfig] | None:
-    """As `go_on`, for a command that is typed again; None for a run that was killed before it had begun.
-
-    The packages that the command itself builds from may be trusted.
-
-    Raises:
-        UserError: the run was started with other overrides.
-    """
-    if not (directory / "config.yaml").is_file():
-        return None
-    if set(typed) != set(before := stored.typed_before(directory)):
-        now, then = (" ".join(sorted(set(a) - set(b))) or "nothing" for a, b in ((typed, before), (before, typed)))
-        raise UserError(
-            f"There is a run {directory} of other overrides: now {now}, then {then}; type another name, or go on with "
-            f"it by resume={directory}."
-        )
-    line.keys = []
-    directory, old = go_on(line, str(directory))
-    old.trusted = sorted(set(re.findall(r"_target_: (\w+)\.", OmegaConf.to_yaml(tree))))
-    return directory, old
-
-
-def logs(line: overrides.Line) -> Path:
-    """Where the runs are that a command line speaks of."""
-    folder = [key for key in line.keys if key.startswith("log_dir=")]
-    return runs.in_project(overrides.check(replace(line, config="train", keys=folder), CONF).log_dir)
 
 
 def forbid(line: overrides.Line) -> None:
@@ -182,39 +139,6 @@ def forbid(line: overrides.Line) -> None:
         raise UserError("torchrun and srun start one run; type python in their place, or -m hydra/launcher=slurm.")
     if line.multirun and (shown := [flag for flag in line.flags if flag in SHOWS]):
         raise UserError(f"{shown[0]} shows one run; take -m out.")
-
-
-def from_run(line: overrides.Line, asked: str | None) -> DictConfig:
-    """The tree of an old run, with what this command has of its own in place of the stored.
-
-    Raises:
-        UserError: there is no such run, it has no checkpoint, or an override does not fit its tree.
-    """
-    if not asked:
-        raise UserError(
-            f"Which run? Type run=<run directory, checkpoint or latest>; {CONF / line.config}.yaml has more."
-        )
-    chosen = [key for key in line.keys if (CONF / key.partition("=")[0]).is_dir()]
-    line.keys = [key for key in line.keys if key not in chosen]
-    folder = [key for key in line.keys if key.startswith("log_dir=")]
-    for key in chosen:
-        if key.partition("=")[0] not in ("trainer", "logger"):
-            raise UserError(f"{key}: this comes from the run; only trainer and logger can be chosen here.")
-    own = overrides.check(replace(line, keys=chosen + folder), CONF)
-    own.log_dir = str(logs(line))  # conf/local may say where
-    directory = runs.find(asked, Path(own.log_dir))
-    checkpoint, tree = runs.checkpoint(asked, directory), runs.stored(directory)
-    kept = {name: tree.trainer[name] for name in KEPT if name in tree.trainer}
-    tree.threads = tree.threads or runs.read_json(directory / "run.json").get("threads")
-    for name in ("callbacks", "profiler", "logger"):
-        tree.pop(name, None)
-    tree = DictConfig({**dict(tree.items_ex(resolve=False)), **dict(own.items_ex(resolve=False))})
-    tree.trainer.update(kept)
-    if OmegaConf.select(tree, "model.weights"):  # the checkpoint has them
-        tree.model.weights = None
-    tree.run = str(checkpoint)
-    overrides.check(line, CONF, tree)
-    return tree
 
 
 def quote(path: Path) -> str:

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 from omegaconf import DictConfig, OmegaConf
 
-from leyden import UserError
+from leyden import Failed, UserError
 
 GRACE = 10  # seconds that the other ranks get to end by themselves after one has failed
 LAG = 600  # seconds that they may work on after one has finished: as long as a collective waits
@@ -197,7 +197,7 @@ def _outcome(ranks: list[Rank], culprit: Rank | None, received: list[int]) -> An
     """Rank 0's value, or the error that the ranks' ends amount to."""
     for rank in ranks:
         if mistake := rank.left().get("mistake"):
-            raise UserError(mistake)
+            raise (Failed if rank.left()["status"] == Failed.status else UserError)(mistake)
     stop = max(-culprit.returncode, culprit.returncode - 128) if culprit else 0  # the signal it died of or obeyed
     if received and (not culprit or stop in SIGNALS or len(received) > 1):
         stop = received[0]
@@ -232,7 +232,7 @@ def enter(function: Callable[[DictConfig], Any]) -> NoReturn:
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
     except UserError as mistake:
-        left, status = {"mistake": str(mistake)}, 2
+        left, status = {"mistake": str(mistake), "status": mistake.status}, mistake.status
     except Exception:
         left, status = {"error": traceback.format_exc(), "time": time.time()}, 1
         print(left["error"], file=sys.stderr)

@@ -41,6 +41,7 @@ class Supervised(LightningModule):
     """
 
     counted: tuple[str, ...] = ()  # names of what `count` counts, besides the loss
+    meaning = "outputs"  # what `readout` gives: probs, values, or the outputs as they are
 
     def __init__(
         self,
@@ -77,6 +78,10 @@ class Supervised(LightningModule):
         # neither fused attention nor the recurrent networks of cuDNN have second gradients
         with sdpa_kernel(SDPBackend.MATH), cudnn.flags(enabled=False) if recurrent else nullcontext():
             return self.model(x)
+
+    def readout(self) -> nn.Module:
+        """From the model's outputs to what they mean: B x outputs."""
+        return nn.Identity()
 
     # one step
 

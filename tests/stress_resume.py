@@ -39,6 +39,7 @@ def child(arguments: list[str], log: Path) -> None:
     import train
     from leyden.command import launch
 
+    multiprocessing.set_start_method("fork", force=True)  # of loaders' workers, as in a process of its own
     os.setsid()
     out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(out, 1), os.dup2(out, 2)

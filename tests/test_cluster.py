@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
+import two_nodes
 from leyden import UserError, cluster, runs
 
 TRAIN = str(runs.PROJECT / "src" / "train.py")
@@ -137,3 +138,30 @@ def test_fsdp_trains_and_its_checkpoint_loads_in_one_process(command, tmp_path):
     assert again.returncode == 0, again.stderr
     found = [json.loads(path.read_text())["test"] for path in sorted(tmp_path.rglob("metrics.json"))]
     assert found[0]["test/loss"] == pytest.approx(found[1]["test/loss"], abs=1e-5)
+
+
+@pytest.mark.slow
+def test_two_nodes_make_one_run(tmp_path):
+    """For real: torchrun on two machines, which are network namespaces joined by a cable."""
+    if sys.platform != "linux" or os.geteuid() != 0:
+        pytest.skip("network namespaces need root on Linux")
+    try:
+        with two_nodes.nodes() as holders:
+            started = []
+            for number, holder in enumerate(holders):
+                torchrun = [
+                    "--nnodes=2",
+                    "--nproc-per-node=1",
+                    "--rdzv-backend=c10d",
+                    "--rdzv-endpoint=10.77.0.1:29500",
+                ]
+                torchrun += ["--rdzv-id=7", f"--local-addr=10.77.0.{number + 1}", TRAIN, *FAST, f"log_dir='{tmp_path}'"]
+                enter = ["nsenter", "-t", str(holder.pid), "-n", sys.executable, "-m", "torch.distributed.run"]
+                env = os.environ | {"GLOO_SOCKET_IFNAME": f"node{number}"}
+                started.append(subprocess.Popen([*enter, *torchrun], env=env, stderr=subprocess.PIPE, text=True))
+            said = [process.communicate(timeout=240)[1] for process in started]
+            assert [process.returncode for process in started] == [0, 0], said
+    except OSError as error:
+        pytest.skip(f"no two networks here: {error}")
+    one_run(tmp_path)
+    assert json.loads(next(tmp_path.rglob("run.json")).read_text())["effective_batch"] == 128

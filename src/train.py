@@ -27,9 +27,9 @@ def train(cfg: DictConfig) -> float | None:
             record.tell(cfg, keeper.monitor, keeper.mode)
 
         # train, from the start, from other weights, or from where the run was stopped
-        if cfg.init_from and not cfg.resume:
-            checkpoints.load(task, runs.weights(cfg.init_from, runs.in_project(cfg.log_dir)), cfg.strict)
         last = checkpoints.newest(directory / "checkpoints", cfg.resume) if cfg.resume else None
+        if cfg.init_from and not last:
+            checkpoints.load(task, runs.weights(cfg.init_from, runs.in_project(cfg.log_dir)), cfg.strict)
         if trainer.is_global_zero:
             runs.rewind(directory, checkpoints.read(last)["leyden"]["files"] if last else {})
         trainer.fit(task, datamodule=datamodule, ckpt_path=last, weights_only=True)

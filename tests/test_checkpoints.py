@@ -79,7 +79,11 @@ def test_what_is_more_than_data_is_named_and_never_runs(tmp_path, monkeypatch):
 
 def test_the_newest_whole_checkpoint_is_found(tmp_path, caplog):
     for name, resumable in (("best.ckpt", True), ("last.ckpt", True), ("other.ckpt", False)):
-        checkpoints.AtomicIO().save_checkpoint({"state_dict": {}, "leyden": {"resumable": resumable}}, tmp_path / name)
+        entry = {"resumable": resumable, "files": {}, "running": []}
+        content = dict.fromkeys(
+            ("loops", "callbacks", "optimizer_states", "lr_schedulers", "pytorch-lightning_version")
+        )
+        checkpoints.AtomicIO().save_checkpoint({**content, "state_dict": {}, "leyden": entry}, tmp_path / name)
     assert checkpoints.newest(tmp_path).name == "last.ckpt"
     with pytest.raises(UserError, match=r"init_from=.*other\.ckpt"):
         checkpoints.newest(tmp_path, str(tmp_path / "other.ckpt"))
@@ -87,3 +91,14 @@ def test_the_newest_whole_checkpoint_is_found(tmp_path, caplog):
     assert checkpoints.newest(tmp_path).name == "best.ckpt" and "last.ckpt is damaged" in caplog.text
     (tmp_path / "best.ckpt").unlink()
     assert checkpoints.newest(tmp_path) is None
+
+
+def test_weights_of_other_makes_are_taken(tmp_path):
+    module, path = torch.nn.Sequential(torch.nn.Linear(2, 3)), tmp_path / "old.pth"
+    weights = {f"module.{name}": torch.ones_like(value) for name, value in module.state_dict().items()}
+    torch.save({"state_dict": weights | {"epoch": 3}}, path, _use_new_zipfile_serialization=False)
+    checkpoints.load(module, path)
+    assert all(torch.equal(value, torch.ones_like(value)) for value in module.state_dict().values())
+    torch.save({name: value * float("nan") for name, value in weights.items()}, path)
+    with pytest.raises(UserError, match="not finite"):
+        checkpoints.load(module, path)

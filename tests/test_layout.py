@@ -24,7 +24,10 @@ ALLOWED = {
     "ops": {"leyden.ops", "torch"},
     "tasks": {"leyden.tasks", "leyden.exact", "leyden.checkpoints", "torch", "lightning", "torchmetrics"},
     "data": {"leyden.data", "leyden.exact", "leyden.checkpoints", "torch", "torchvision", "lightning"},
-    "callbacks": {"leyden.callbacks", "leyden.exact", "leyden.checkpoints", "torch", "lightning", "torchmetrics"},
+    "callbacks": {
+        "leyden.callbacks", "leyden.exact", "leyden.checkpoints", "leyden.schedules", "torch", "lightning",
+        "torchmetrics",
+    },
     "deploy": {"leyden.deploy", "leyden.data", "leyden.tasks", "torch", "torchvision", "lightning"},
     "exact.py": {"torch"},
     "checkpoints.py": {"torch", "lightning"},

@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -236,3 +237,72 @@ def test_a_full_disk_keeps_the_last_checkpoint(cli, tmp_path):
         assert not differences(results(run), whole)
     finally:
         subprocess.run(["umount", small])
+
+
+def test_what_is_not_ours_is_never_deleted(cli, tmp_path):
+    mine = tmp_path / "train" / "mine"
+    mine.mkdir(parents=True)
+    (mine / "thesis.txt").write_text("precious")
+    status, said = cli(*SMALL, "name=mine")
+    assert status == 2 and "thesis.txt" in said
+    assert cli(*SMALL, "name=a", "trainer.max_epochs=1")[0] == 0
+    run = tmp_path / "train" / "a"
+    (run / "run.json").unlink()
+    assert cli("resume=a", "trainer.max_epochs=2", "trainer=gpu")[0] == 2
+    assert (mine / "thesis.txt").exists() and (run / "checkpoints" / "last.ckpt").exists()
+
+
+def test_two_starts_of_one_name_are_one_run(context, tmp_path):
+    started = []
+    for number in range(2):
+        line = [*SMALL, "name=two", f"log_dir='{tmp_path}'"]
+        process = context.Process(target=stress_resume.child, args=(line, tmp_path / f"{number}.txt"))
+        process.start()
+        started.append(process)
+    for process in started:
+        process.join()
+    said = [(tmp_path / f"{number}.txt").read_text() for number in range(2)]
+    assert sorted(process.exitcode for process in started) == [0, 2], said
+    assert record(tmp_path / "train" / "two")["status"] == "finished" and "is being" in "".join(said)
+
+
+def test_other_weights_are_taken_again_where_no_step_is_left(cli, tmp_path):
+    assert cli(*SMALL, "name=base")[0] == 0
+    line = [*SMALL, "init_from=base", "seed=1"]
+    assert cli(*line, "name=whole")[0] == 0 and cli(*line, "name=cut")[0] == 0
+    whole, cut = (tmp_path / "train" / name for name in ("whole", "cut"))
+    for again in (["resume=cut"], [*line, "name=cut"]):
+        shutil.rmtree(cut / "checkpoints")  # as killed before the first
+        stopped(cut)
+        assert cli(*again)[0] == 0
+        assert not differences(results(cut), results(whole))
+    shutil.rmtree(cut / "checkpoints")
+    stopped(cut)
+    assert cli(*SMALL, "name=cut", "trainer.max_epochs=1")[0] == 0  # nothing is lost, so that it may be another one
+
+
+def test_what_was_not_exact_stays_so(cli, tmp_path):
+    assert cli(*SMALL, "name=a", "scheduler=constant")[0] == 0
+    run = tmp_path / "train" / "a"
+    assert cli("resume=a", "exact=false", "data.batch_size=8", "trainer.max_epochs=4")[0] == 0
+    assert cli("resume=a", "trainer.max_epochs=5")[0] == 0
+    assert record(run)["exact"] is False and "batch_size is 8, was 16" in record(run)["not_exact"]
+    assert [each["after"] for each in record(run)["resumes"]] == ["its end", "its end"]
+    assert [each["unlike"] for each in record(run)["resumes"]] == [[], []]
+    for key in ("data.batch_size=16", "callbacks=[ema]"):
+        status, said = cli("resume=a", "trainer.max_epochs=6", key)
+        assert status == 2 and "exact=false" in said
+    assert cli(*SMALL, "name=b", "scheduler=cosine")[0] == 0
+    assert cli("resume=b", "trainer.max_epochs=4")[0] == 0
+    assert "stretched" in record(tmp_path / "train" / "b")["not_exact"]
+
+
+def test_a_checkpoint_of_another_kind_is_passed_over(cli, tmp_path):
+    assert cli(*SMALL, "name=a")[0] == 0
+    run = tmp_path / "train" / "a"
+    whole = results(run)
+    for content in ({"state_dict": {}, "leyden": 5}, {"state_dict": {}, "leyden": {"resumable": True, "files": {}}}):
+        torch.save(content, run / "checkpoints" / "last.ckpt")
+        stopped(run)
+        status, said = cli("resume=a")
+        assert status == 0 and "going on from best.ckpt" in said and not differences(results(run), whole), said

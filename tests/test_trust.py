@@ -12,7 +12,7 @@ HOSTILE = [
     "leyden.runs.os.system", "leyden.build.instantiate", "leyden.record.subprocess.run", "leyden.trust.get_object",
     "hydra.utils.get_method", "hydra.utils.instantiate", "importlib.import_module", "shutil.rmtree", "torch.os.system",
     "lightning.pytorch.trainer.trainer.os.remove", "torchvision.datasets.utils.download_url", "leyden.checkpoints.read",
-    "leyden.runs.Path", "torch.nn.Module.load_state_dict",
+    "leyden.runs.Path", "torch.nn.Module.load_state_dict", "torchvision.datasets.MNIST",
 ]  # fmt: skip
 
 

@@ -35,12 +35,8 @@ def read(path: Path | str) -> dict[str, Any]:
 def plain(path: Path | str) -> Any:
     """What torch.save wrote, if it is plain data and each byte is what was written: torch itself checks no CRC."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            odd = [
-                info.filename for info in archive.infolist() if info.external_attr
-            ]  # torch would leave such parts out
-            if damaged := archive.testzip() or next(iter(odd), None):
-                raise zipfile.BadZipFile(f"{damaged} is not what was written")
+        if Path(path).exists() and zipfile.is_zipfile(path):  # else torch's old format, or no checkpoint
+            check(path)
         return torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError as error:
         raise UserError(f"There is no checkpoint {path}.") from error
@@ -52,6 +48,14 @@ def plain(path: Path | str) -> Any:
         raise UserError(f"The checkpoint {path} {what}.") from error
 
 
+def check(path: Path | str) -> None:
+    """Raises BadZipFile if a part is not what was written, or so marked that torch would leave it out."""
+    with zipfile.ZipFile(path) as archive:
+        odd = [info.filename for info in archive.infolist() if info.external_attr]
+        if damaged := archive.testzip() or next(iter(odd), None):
+            raise zipfile.BadZipFile(f"{damaged} is not what was written")
+
+
 def newest(folder: Path, asked: str = "") -> Path | None:
     """The checkpoint that a run goes on from: the one asked for, or the newest that is whole; None where there is none.
 
@@ -59,18 +63,25 @@ def newest(folder: Path, asked: str = "") -> Path | None:
         UserError: the one asked for is damaged, or holds weights alone.
     """
     if asked.endswith(".ckpt"):
-        if not read(asked).get("leyden", {}).get("resumable"):
+        if not resumable(read(asked)):
             raise UserError(f"No run can go on from {asked}, which holds weights alone; type init_from={asked}.")
         return Path(asked)
     for path in sorted(folder.glob("*.ckpt"), key=lambda path: path.name != "last.ckpt"):
         try:
-            if read(path).get("leyden", {}).get("resumable"):
+            if resumable(read(path)):
                 log.info("going on from %s", path.name)
                 return path
         except UserError as error:
             log.warning("%s Looking for an older one.", error)
     log.warning("There is no whole checkpoint in %s; the run starts from its first step.", folder)
     return None
+
+
+def resumable(content: dict[str, Any]) -> bool:
+    """Whether a run can go on from what a checkpoint holds."""
+    entry = content.get("leyden")
+    needed = {"loops", "callbacks", "optimizer_states", "lr_schedulers", "pytorch-lightning_version"} <= content.keys()
+    return needed and isinstance(entry, dict) and bool(entry.get("resumable")) and {"files", "running"} <= entry.keys()
 
 
 def load(module: nn.Module, path: Path | str, strict: bool = True) -> None:
@@ -84,10 +95,15 @@ def load(module: nn.Module, path: Path | str, strict: bool = True) -> None:
     content, own = plain(path), module.state_dict()
     weights = content.get("state_dict", content) if isinstance(content, dict) else {}
     weights = {
+        str(name).removeprefix("module."): value for name, value in weights.items() if isinstance(value, torch.Tensor)
+    }
+    weights = {
         name if name in own or f"model.{name}" not in own else f"model.{name}": weights[name] for name in weights
     }
-    if not all(isinstance(value, torch.Tensor) for value in weights.values()):
+    if not weights:
         raise UserError(f"{path} holds no weights; it needs a state_dict.")
+    if sick := [name for name, value in weights.items() if not value.isfinite().all()]:
+        raise UserError(f"{path} holds numbers that are not finite, in {sick[0]}; take other weights.")
     shapes = {
         f"{name} {[*weights[name].shape]} instead of {[*own[name].shape]}": name
         for name in own.keys() & weights.keys()

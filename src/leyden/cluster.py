@@ -1,8 +1,10 @@
 """Ranks that torchrun or SLURM has started: one of them decides, the others do as it does."""
 
+import itertools
 import os
 import re
 import sys
+import threading
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -14,21 +16,26 @@ from leyden import UserError, ranks
 WAIT = timedelta(minutes=10)  # that the others wait for rank 0's config
 
 
+def number(name: str, otherwise: int = 0) -> int:
+    """A number of the environment; what is empty or no number counts as not there."""
+    text = os.environ.get(name, "")
+    return int(text) if text.isdecimal() else otherwise
+
+
 def translate() -> None:
     """Give a task of srun the variables that torchrun would have set, so that there is one kind of rank.
 
     Lightning then leaves SLURM alone, its own way to requeue a job with it.
     """
-    env = os.environ
-    tasks, nodes = int(env.get("SLURM_NTASKS", 1)), env.get("SLURM_STEP_NODELIST") or env.get("SLURM_NODELIST", "")
+    env, tasks = os.environ, number("SLURM_NTASKS", 1)
+    nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_NODELIST", "")
     if "SLURM_PROCID" not in env or "RANK" in env or tasks == 1 or ranks.entered():
         return
     first = re.sub(r"\[(\d+).*", r"\1", nodes).split(",")[0]  # of a list such as node[01-04,7],gpu2
-    job = env.get("SLURM_JOB_ID", "0")
-    each = tasks // int(env.get("SLURM_NNODES") or env.get("SLURM_JOB_NUM_NODES", 1))
-    words = {"RANK": env["SLURM_PROCID"], "WORLD_SIZE": tasks, "LOCAL_RANK": env.get("SLURM_LOCALID", 0)}
-    words |= {"LOCAL_WORLD_SIZE": each, "GROUP_RANK": env.get("SLURM_NODEID", 0), "TORCHELASTIC_RUN_ID": job}
-    words |= {"MASTER_ADDR": first or "127.0.0.1", "MASTER_PORT": 15_000 + int(job[-4:])}
+    each = tasks // (number("SLURM_NNODES") or number("SLURM_JOB_NUM_NODES", 1))
+    words = {"RANK": number("SLURM_PROCID"), "WORLD_SIZE": tasks, "LOCAL_RANK": number("SLURM_LOCALID")}
+    words |= {"LOCAL_WORLD_SIZE": each, "GROUP_RANK": number("SLURM_NODEID"), "MASTER_ADDR": first or "127.0.0.1"}
+    words |= {"MASTER_PORT": 15_000 + number("SLURM_JOB_ID") % 10_000, "TORCHELASTIC_RUN_ID": number("SLURM_JOB_ID")}
     for name, word in words.items():
         env.setdefault(name, str(word))
 
@@ -68,11 +75,36 @@ def share(text: str) -> None:
 
 
 def store() -> Any:
-    """What all ranks share before there is a process group."""
-    from torch.distributed import PrefixStore, rendezvous
+    """What all ranks share before there is a process group; waits for them where signals still work.
 
-    found, _, _ = next(iter(rendezvous("env://", timeout=WAIT)))
-    return PrefixStore("leyden", found)
+    Raises:
+        UserError: they do not come.
+    """
+    found: list[Any] = []
+
+    def meet() -> None:
+        from torch.distributed import PrefixStore, rendezvous
+
+        try:
+            found.append(PrefixStore("leyden", next(iter(rendezvous("env://", timeout=WAIT)))[0]))
+        except Exception as error:  # of sockets, of torch, of the time
+            found.append(error)
+
+    thread = threading.Thread(target=meet, daemon=True)
+    thread.start()
+    for seconds in itertools.count():
+        thread.join(1)
+        if not thread.is_alive():
+            break
+        if seconds == 10:
+            print(
+                f"waiting for {os.environ['WORLD_SIZE']} ranks; srun or torchrun must start them all", file=sys.stderr
+            )
+    if isinstance(found[0], Exception):
+        raise UserError(
+            f"The {os.environ['WORLD_SIZE']} ranks did not meet ({found[0]}); start them by srun or torchrun."
+        )
+    return found[0]
 
 
 def join(function: Callable[[DictConfig], Any]) -> Any:

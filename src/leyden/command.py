@@ -8,12 +8,13 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -68,6 +69,7 @@ def run(function: Callable[[DictConfig], Any], config: str) -> None:
     """Check the command line, choose the directory, and hand over to Hydra."""
     line = overrides.split(sys.argv[1:], config)
     directory, tree = prepare(line, config)
+    fresh = directory is not None and not any(directory.iterdir())  # made by this command
     config_path, config_name, settings = CONF, line.config, []
     if directory:
         settings = [f"hydra.{'sweep' if line.multirun else 'run'}.dir={quote(directory)}"]
@@ -88,15 +90,16 @@ def run(function: Callable[[DictConfig], Any], config: str) -> None:
                 print(f"job {HydraConfig.get().job.num}: {error}", file=sys.stderr)
                 raise
 
-    try:
-        hydra.main(version_base="1.3", config_path=str(config_path), config_name=config_name)(job)()
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EDQUOT):
-            raise UserError(f"{directory} cannot be written ({error.strerror}); set log_dir=<folder>.") from error
-        raise
-    finally:
-        if directory and not any(directory.rglob("run.json")):  # nothing has begun
-            shutil.rmtree(directory, ignore_errors=True)
+    with runs.claim(directory) if directory and not line.multirun else nullcontext():
+        try:
+            hydra.main(version_base="1.3", config_path=str(config_path), config_name=config_name)(job)()
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EDQUOT):
+                raise UserError(f"{directory} cannot be written ({error.strerror}); set log_dir=<folder>.") from error
+            raise
+        finally:
+            if directory and fresh and not any(directory.rglob("run.json")):  # nothing has begun
+                shutil.rmtree(directory, ignore_errors=True)
     for mistake in mistakes:  # of a single run, past Hydra, which would add lines of its own
         raise mistake
 
@@ -158,7 +161,7 @@ def start(function: Callable[[DictConfig], Any], cfg: DictConfig, script: str) -
             OmegaConf.update(cfg, key, os.path.abspath(os.path.expanduser(path)))
     if cfg.seed is None:
         cfg.seed = secrets.randbelow(2**31)
-    if int(os.environ.get("SLURM_RESTART_COUNT", 0)) and (directory / "config.yaml").is_file() and "resume" in cfg:
+    if cluster.number("SLURM_RESTART_COUNT") and (directory / "config.yaml").is_file() and "resume" in cfg:
         cfg.resume = str(directory)  # a job of a sweep that was requeued
     if ranks.outside():
         cluster.fit(cfg.trainer)
@@ -167,7 +170,7 @@ def start(function: Callable[[DictConfig], Any], cfg: DictConfig, script: str) -
     if processes == 1 and cfg.trainer.strategy == "ddp" and not ranks.outside():
         cfg.trainer.update(strategy="auto", devices=1)  # no process group that the next job would inherit
     try:
-        with runs.claim(directory):
+        with runs.claim(directory) if HydraConfig.get().mode == RunMode.MULTIRUN else nullcontext():
             return function(cfg) if processes == 1 else ranks.start(script, cfg, directory, processes)
     except ranks.RankError as error:
         runs.update(directory, status="failed", reason=str(error), ended=runs.now())

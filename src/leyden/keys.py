@@ -101,7 +101,7 @@ def wrong_value(key: str, usual: Any, value: Any) -> str:
         return f"{key} cannot be null"
     if value is None or "${" in str(value) or re.fullmatch(WORDS.get(name, "(?!)"), str(value)):
         return ""
-    if key == "name" and not re.fullmatch(r"(?![.-])(?!latest$)[\w.+@-]{1,100}", str(value)):
+    if key == "name" and not re.fullmatch(r"(?![.-])(?!latest$)(?!.*\.ckpt$)[\w.+@-]{1,100}", str(value)):
         return "a name is letters, digits, . + - _ or @, and not latest; type name=my-run"
     limits = [(low, high) for low, high, names in LIMITS if name in names.split()]
     if isinstance(usual, bool | list | dict):

@@ -75,7 +75,7 @@ def _gpus(accelerator: str, enough: int | None) -> int:
 
 def outside() -> bool:
     """Whether torchrun or srun started this process as a rank."""
-    slurm = "SLURM_PROCID" in os.environ and int(os.environ.get("SLURM_NTASKS", 1)) > 1
+    slurm = "SLURM_PROCID" in os.environ and int(os.environ.get("SLURM_NTASKS") or 1) > 1
     return not entered() and (slurm or {"RANK", "WORLD_SIZE"} <= os.environ.keys())
 
 

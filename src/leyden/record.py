@@ -128,7 +128,7 @@ def place() -> dict[str, Any]:
         "pid": os.getpid(),
         "pid_born": born(os.getpid()),
         "heartbeat": now(),
-        "slurm": job and {"job": job, "restarts": int(os.environ.get("SLURM_RESTART_COUNT", 0))},
+        "slurm": job and {"job": job, "restarts": int(os.environ.get("SLURM_RESTART_COUNT") or 0)},
         "commit": git("rev-parse", "--verify", "-q", "HEAD").strip() or None,
         "versions": {"python": platform.python_version()} | {name: version(name) for name in PACKAGES},
         "hardware": {"machine": platform.machine(), "system": platform.platform(), "cores": os.cpu_count()},
@@ -138,7 +138,8 @@ def place() -> dict[str, Any]:
 def resumption(old: dict[str, Any]) -> dict[str, Any]:
     """What a run that goes on says in place of `origin`: where it is now, and that it was resumed."""
     here = place()
-    said = {"command": typed(), "at": now(), "after": old.get("reason") or "a kill", "unlike": differences(old, here)}
+    after = old.get("reason") or {"finished": "its end"}.get(old.get("status", ""), "a kill")
+    said = {"command": typed(), "at": now(), "after": after, "unlike": differences(old, here)}
     return here | {"resumes": [*old.get("resumes", []), said]}
 
 
@@ -146,7 +147,8 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """What is another commit, version, machine or data in two run.json, a line for each."""
 
     def flat(record: dict[str, Any]) -> dict[str, Any]:
-        found = {"commit": record.get("commit"), "data": record.get("data_fingerprint")}
+        found = {"commit": record.get("commit")}
+        found |= {"data": record["data_fingerprint"]} if "data_fingerprint" in record else {}
         return found | record.get("versions", {}) | record.get("hardware", {})
 
     was, now = flat(old), flat(new)

@@ -81,7 +81,7 @@ def find(run: str, logs: Path, unfinished: bool = False) -> Path:
         directory = path.parent.parent if path.suffix == ".ckpt" else path
         if (directory / "config.yaml").is_file():
             return directory.resolve()
-    raise UserError(f"{run} is no run directory (it has no config.yaml), nor a checkpoint in one; try latest.")
+    raise UserError(f"{run} is no run directory, nor a checkpoint in one, nor a run in {logs / 'train'}; try latest.")
 
 
 def checkpoint(run: str, directory: Path) -> Path:
@@ -104,6 +104,8 @@ def weights(source: str, logs: Path) -> Path:
         UserError: there is none.
     """
     file = Path(source).expanduser()
+    if not file.exists() and file.suffix in (".pt", ".pth", ".bin", ".ckpt"):
+        raise UserError(f"init_from={source}: there is no such file.")
     return file if file.is_file() else checkpoint(source, find(source, logs))
 
 
@@ -133,9 +135,8 @@ def claim(directory: Path) -> Iterator[None]:
         UserError: another process runs it.
     """
     record = read_json(directory / "run.json")
-    busy = UserError(
-        f"{directory} is being run by process {record.get('pid')} on {record.get('host')}; wait for its end."
-    )
+    who = f"run by process {record['pid']} on {record['host']}" if "pid" in record else "started by another process"
+    busy = UserError(f"{directory} is being {who}; wait for its end.")
     if alive(record):
         raise busy
     try:
@@ -158,7 +159,7 @@ def alive(record: dict[str, Any]) -> bool:
     if record.get("host") == socket.gethostname():
         return record.get("pid_born") == born(record.get("pid"))
     if (slurm := record.get("slurm")) and slurm["job"] == os.environ.get("SLURM_JOB_ID"):
-        return slurm["restarts"] >= int(os.environ.get("SLURM_RESTART_COUNT", 0))
+        return slurm["restarts"] >= int(os.environ.get("SLURM_RESTART_COUNT") or 0)
     beat = record.get("heartbeat") or record.get("started")
     return bool(beat) and (datetime.now().astimezone() - datetime.fromisoformat(beat)).total_seconds() < DEAD
 

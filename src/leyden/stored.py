@@ -9,8 +9,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from leyden import UserError, overrides, runs
 
+OURS = {".lock", ".hydra", ".ranks", "run.json", "config.yaml", "train.log"}  # in a run that had hardly begun
 PLACE = ("accelerator", "devices", "num_nodes", "strategy")  # of a trainer: where it runs
-WHERE = ("trainer", "logger", "callbacks", "profiler")  # groups that may change while a run goes on
+WHERE = ("trainer", "logger", "profiler", "callbacks")  # groups that may change while a run goes on
+WATCHERS = {"gradients", "finite", "memory"}  # callbacks that only look
 GROWING = ("trainer.max_epochs", "trainer.max_steps", "trainer.max_time")  # what a longer run has more of
 HARMLESS = (  # keys that change no number of a run that goes on
     *GROWING, "trainer.log_every_n_steps", "trainer.enable", "trainer.num_sanity_val_steps", "data.num_workers",
@@ -71,7 +73,9 @@ def to_resume(line: overrides.Line, directory: Path, checkpoint: str) -> DictCon
     Raises:
         UserError: what is typed cannot be changed in a run, or only without being exact.
     """
+    before = set(runs.stored(directory).get("callbacks") or {})
     tree = again(line, directory, WHERE)
+    tree.exact = True  # unless it is typed again
     typed = overrides.check(line, runs.CONF, tree)
     for key in line.keys:
         if OmegaConf.select(typed, name_of(key)) == OmegaConf.select(tree, name_of(key)):
@@ -85,10 +89,17 @@ def to_resume(line: overrides.Line, directory: Path, checkpoint: str) -> DictCon
                 f"{key}: the run would come to other numbers than without a stop; type exact=false to go on all the "
                 f"same, or init_from={directory} for a new run from its weights."
             )
+    changed = before ^ set(tree.get("callbacks") or {})
+    if typed.exact and changed - WATCHERS:
+        raise UserError(f"callbacks ({', '.join(sorted(changed))}) would change the run; type exact=false to go on so.")
     tree.resume = checkpoint
-    if OmegaConf.select(tree, "model.weights"):  # the checkpoint has them
+    if OmegaConf.select(tree, "model.weights") and begun(directory):  # the checkpoint has them
         tree.model.weights = None
     return tree
+
+
+def begun(directory: Path) -> bool:
+    return any((directory / "checkpoints").glob("*.ckpt"))
 
 
 def typed_before(directory: Path) -> list[str]:
@@ -131,8 +142,12 @@ def go_on_with_name(
     Raises:
         UserError: the run was started with other overrides.
     """
-    if not (directory / "config.yaml").is_file():
-        return None
+    foreign = [path.name for path in directory.iterdir() if path.name not in OURS]
+    if foreign and not (directory / "config.yaml").is_file():
+        raise UserError(f"{directory} holds {foreign[0]}, which is of no run; type another name.")
+    record = runs.read_json(directory / "run.json")
+    if not begun(directory) and record.get("status") != "finished" and not runs.alive(record):
+        return None  # no step of it is left
     if set(typed) != set(before := typed_before(directory)):
         now, then = (" ".join(sorted(set(a) - set(b))) or "nothing" for a, b in ((typed, before), (before, typed)))
         raise UserError(

@@ -22,7 +22,7 @@ class Keeper(Callback):
     """Writes last.ckpt and best.ckpt: always the moment after an optimizer step, whatever followed it to be redone.
 
     A moment is reached when the step's values are logged, and before anything else happens: a validation, the next
-    batch, the end of the epoch. The keeper must be the first of the callbacks, so that no other has seen more.
+    batch, the end of the epoch. The keeper must be the first callback, so that no other has seen more.
 
     Args:
         directory: the run's directory
@@ -60,7 +60,7 @@ class Keeper(Callback):
         self.due = False  # by every_n_steps
         self.moment: dict[str, Any] = {}  # what later hooks will change, as it was after the step
         self.restored: dict[str, Any] = {}  # the entry `leyden` of the checkpoint that the run goes on from
-        self.changed = ""  # why a run that goes on will not come to the numbers of an unbroken one
+        self.changed = ""  # why the numbers will not be those of an unbroken run
         self.before: set[str] = set()  # names of what was logged before a validation
         self.weights: dict[str, Any] | None = None  # those of a validation inside an accumulation
         self.stop, self.guard = Stop(), Guard()
@@ -109,8 +109,8 @@ class Keeper(Callback):
         sign = -1 if self.mode == "min" else 1
         if math.isnan(value) or (self.best and sign * value < sign * self.best["value"]):
             return
-        epoch, step = trainer.current_epoch, trainer.global_step
-        self.best = {"monitor": self.monitor, "value": value, "epoch": epoch, "step": step}
+        where = {"epoch": trainer.current_epoch, "step": trainer.global_step}
+        self.best = {"monitor": self.monitor, "value": value, **where}
         if self.objective in trainer.callback_metrics:
             self.best["objective"] = float(trainer.callback_metrics[self.objective])
         if not self.write:
@@ -125,9 +125,8 @@ class Keeper(Callback):
     # when it is safe to save
 
     def on_train_batch_end(self, trainer: Trainer, task: LightningModule, *_: Any) -> None:
-        before, self.step = self.step, trainer.global_step
+        before, self.step, every = self.step, trainer.global_step, self.every_n_steps
         self.aligned = self.step != before
-        every = self.every_n_steps
         self.due |= bool(every and self.step // every > before // every)  # several optimizers may step in a batch
         if self.step // trainer.log_every_n_steps > before // trainer.log_every_n_steps:
             self.guard.check(trainer, self.step)
@@ -202,6 +201,7 @@ class Keeper(Callback):
             "metrics": {name: float(value) for name, value in trainer.callback_metrics.items()},
             "resumable": self.aligned,
             "total_steps": trainer.estimated_stepping_batches,
+            "changed": self.changed,
             **moment.fixed(trainer),
         }
 
@@ -221,7 +221,7 @@ class Keeper(Callback):
         self.step, self.saved = trainer.global_step, -1
         self.stop.listen()
         if self.restored:
-            self.changed = moment.compare(trainer, self.restored, self.exact)
+            self.changed = moment.compare(trainer, task, self.restored, self.exact)
             moment.restore(trainer, task, self.restored)
         if trainer.val_dataloaders is not None and not any(trainer.num_val_batches):
             trainer.limit_val_batches = 0  # else Lightning counts an empty validation as one that is due

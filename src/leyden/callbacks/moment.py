@@ -12,10 +12,11 @@ from lightning.pytorch.trainer.connectors.logger_connector.result import _Metada
 from torch import Tensor
 from torchmetrics import Metric
 
-from leyden import UserError
+from leyden import UserError, schedules
 
 log = logging.getLogger(__name__)
 EVENTS = "tensorboard/events.out.tfevents.*"  # files of a run that only grow
+BY_TOTAL = (schedules.cosine, schedules.onecycle)  # factors that depend on the number of steps
 SAID = ("fx", "name", "prog_bar", "logger", "on_step", "on_epoch", "enable_graph", "add_dataloader_idx",
         "dataloader_idx", "metric_attribute")  # fmt: skip
 
@@ -125,21 +126,24 @@ def rewind(loops: dict[str, Any]) -> None:
         loops["epoch_loop.val_loop.batch_progress"][part] |= {"ready": 1, "started": 1, "processed": 0, "completed": 0}
 
 
-def compare(trainer: Trainer, then: dict[str, Any], exact: bool) -> str:
+def compare(trainer: Trainer, task: LightningModule, then: dict[str, Any], exact: bool) -> str:
     """Why a run that goes on will not come to the numbers of an unbroken one; UserError if `exact` forbids it."""
     now, total = fixed(trainer), trainer.estimated_stepping_batches
     changed = [f"{name} is {now[name]}, was {then[name]}" for name in now if now[name] != then[name]]
+    reasons = [then["changed"]] if then["changed"] else []
     if not exact:
-        return "; ".join(["it was resumed with exact=false", *changed])
-    if changed:
+        reasons += ["it was resumed with exact=false", *changed]
+    elif changed:
         raise UserError(f"{'; '.join(changed)}: the run would come to other numbers; type exact=false to go on.")
     if total != (before := then["total_steps"]):
         for config in trainer.lr_scheduler_configs:
             if hasattr(config.scheduler, "total_steps"):  # of torch's own, in whose state the total is
                 name = type(config.scheduler).__name__
                 raise UserError(f"{name} ends at step {before}, as it began; type trainer.max_epochs as it was.")
-        log.warning("The schedule now spans %s steps, not %s; what depends on its end changes.", total, before)
-    return ""
+        if getattr(getattr(task, "scheduler", None), "func", None) in BY_TOTAL:
+            log.warning("The schedule now spans %s steps, not %s: from here on it is another one.", total, before)
+            reasons.append(f"its schedule was stretched from {before} to {total} steps at step {then['step']}")
+    return "; ".join(reasons)
 
 
 def check_watchers(trainer: Trainer) -> None:

@@ -103,7 +103,7 @@ def task(cfg: DictConfig) -> LightningModule:
     check = getattr(make({"_target_": cfg.task.get("_target_"), "_partial_": True}, where).func, "check_facts", None)
     if check:
         check(cfg.facts or {})
-    return make(cfg.task, where)
+    return make(cfg.copy().task, where)  # Hydra resolves in place what a node points to
 
 
 def parts(cfg: DictConfig) -> tuple[LightningDataModule, LightningModule]:

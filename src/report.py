@@ -32,12 +32,16 @@ def parser() -> Parser:
     )
     made.add_argument("places", nargs="*", help="runs, sweeps or folders of them; log_dir=<folder> as for a run")
     made.add_argument("--metric", help="rank by this one, such as test/acc; default: the objective of the runs")
-    made.add_argument("--where", action="append", default=[], metavar="KEY=VALUE", help="only runs that have this value")
+    made.add_argument(
+        "--where", action="append", default=[], metavar="KEY=VALUE", help="only runs that have this value"
+    )
     form = made.add_mutually_exclusive_group()
     for name in FORMATS:
         form.add_argument(f"--{name}", dest="form", action="store_const", const=name, help=f"print {name} instead")
     made.add_argument("--plot", metavar="FILE", help="draw learning curves, and the metric against what differs")
-    made.add_argument("--diff", nargs=2, metavar="RUN", help="compare two runs: their config, versions, data and losses")
+    made.add_argument(
+        "--diff", nargs=2, metavar="RUN", help="compare two runs: their config, versions, data and losses"
+    )
     return made
 
 

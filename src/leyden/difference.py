@@ -1,5 +1,6 @@
 """What differs between two runs, and where their losses part."""
 
+import hashlib
 import re
 from collections import Counter
 from typing import Any
@@ -43,14 +44,10 @@ def surroundings(run: Run) -> dict[str, Any]:
     except OSError:
         patch = ""
     files = Counter(re.findall(r"^diff --git .* b/(.+)$", patch, re.M))
-    found["uncommitted changes"] = f"{hash_of(patch)} in {', '.join(files)}" if files else "none"
+    found["uncommitted changes"] = (
+        f"{hashlib.sha256(patch.encode()).hexdigest()[:8]} in {', '.join(files)}" if files else "none"
+    )
     return found | part(record, "versions") | part(record, "hardware")
-
-
-def hash_of(text: str) -> str:
-    import hashlib
-
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def outcome(run: Run) -> dict[str, Any]:
@@ -78,7 +75,8 @@ def parting(first: Run, second: Run) -> str:
 
 def by_step(run: Run) -> dict[tuple[int, int], dict[str, str]]:
     """(step, how many rows of it came before) -> what was logged."""
-    found, seen = {}, Counter()
+    found: dict[tuple[int, int], dict[str, str]] = {}
+    seen: Counter[float] = Counter()
     for row in run.logged():
         if (step := number(row.get("step"))) is not None:
             values = {name: value for name, value in row.items() if name not in ("epoch", "step") and value}

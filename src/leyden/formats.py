@@ -6,6 +6,7 @@ import json
 import math
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ def cells(table: Table) -> tuple[list[str], list[list[str]]]:
     """Header and rows as texts, without the columns that say nothing."""
     folder = above(table)
     columns: list[tuple[str, Callable[[Row], str]]] = [("run", lambda row: names(row.runs, folder))]
-    columns += [(name, lambda row, name=name: setting(row.settings[name])) for name in table.columns]
+    columns += [(name, partial(lambda name, row: setting(row.settings[name]), name)) for name in table.columns]
     columns += [(table.metric, lambda row: spread(row.value, row.std)), ("epoch", lambda row: plain(row.epoch, 1))]
     if table.test and any(row.test is not None for row in table.rows):
         columns.append((table.test, lambda row: spread(row.test, row.test_std)))
@@ -76,15 +77,12 @@ def plain(value: float | None, digits: int) -> str:
     return f"{value:.{digits}f}" if value % 1 else f"{value:.0f}"
 
 
-def decimal(value: float | None) -> str:
-    """Four decimals, or four digits where those would show none or too many."""
-    if value is None:
-        return MISSING
-    return f"{value:.4f}" if value == 0 or 1e-2 <= abs(value) < 1e4 else f"{value:.4g}"
-
-
 def spread(mean: float | None, std: float | None) -> str:
-    return decimal(mean) if std is None else f"{decimal(mean)} ± {decimal(std)}"
+    """Four decimals, or four digits where those would show none or too many; both numbers alike."""
+    if mean is None:
+        return MISSING
+    kind = ".4f" if mean == 0 or 1e-2 <= abs(mean) < 1e4 else ".4g"
+    return format(mean, kind) if std is None else f"{mean:{kind}} ± {std:{kind}}"
 
 
 # tables
@@ -133,7 +131,9 @@ def records(table: Table) -> list[dict[str, Any]]:
     for row in table.rows:
         numbers = {"value": row.value, "std": row.std, "epoch": row.epoch, "test": row.test, "test_std": row.test_std,
                    "seconds": row.seconds, "samples_per_second": row.rate}  # fmt: skip
-        numbers = {name: None if value is None or not math.isfinite(value) else value for name, value in numbers.items()}
+        numbers = {
+            name: None if value is None or not math.isfinite(value) else value for name, value in numbers.items()
+        }
         head = {"metric": table.metric, "settings": row.settings, "n": row.n, "status": row.status}
         found.append(head | numbers | {"runs": [str(run.path) for run in row.runs]})
     return found

@@ -18,7 +18,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from leyden import UserError
+from leyden import UserError, runs
 from leyden.keys import Typed, direction, flatten, wrong
 
 PLAIN = "-h --help --hydra-help --version --resolve -r --run -m --multirun"  # Hydra's own flags
@@ -26,7 +26,14 @@ VALUED = "-c --cfg -p --package -cn --config-name -cd --config-dir -cp --config-
 QUOTE = "type key=value; quote brackets, spaces, letters beyond a-z, # or = inside and out, such as 'note=\"a, b\"'"
 
 
-OmegaConf.register_new_resolver("direction", direction, replace=True)
+def label(run_dir: str | None) -> str | None:
+    """The name of a run among all: of a job of a sweep with the sweep's."""
+    path = Path(run_dir or "")
+    return (f"{path.parent.name}-{path.name}" if path.name.isdecimal() else path.name) or None
+
+
+for name, function in {"direction": direction, "label": label, "in_project": runs.in_project}.items():
+    OmegaConf.register_new_resolver(name, function, replace=True)
 
 
 @dataclass

@@ -2,7 +2,6 @@
 
 import math
 import statistics
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from leyden import UserError
 from leyden.formats import setting, spread
@@ -20,7 +20,13 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#000000", "#CC79A7", "#56B4E9")
 DASHES = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)), (0, (3, 1)), (0, (8, 2, 1, 2, 1, 2)))
 MARKERS = ("o", "s", "^", "D", "v", "P")
 BEST = len(COLOURS)  # curves
-STYLE = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.3}
+STYLE: Any = {
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+}
 
 
 def draw(tables: list[Table], file: Path) -> None:
@@ -41,6 +47,8 @@ def draw(tables: list[Table], file: Path) -> None:
             for number, column in enumerate(table.columns, 2):
                 against(figure.add_subplot(grid[top + number // columns, number % columns]), table, column)
             top += height
+        runs = sum(len(row.runs) for table in tables for row in table.rows)
+        figure.suptitle(f"{runs} runs; star: the best, grey: the mean of what has this value", fontsize=8, color="0.3")
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
             figure.savefig(file, dpi=150)
@@ -54,20 +62,25 @@ def curves(axes: Axes, table: Table) -> None:
     metric = table.metric
     if metric.startswith("test/"):  # which is known at the end only
         metric = "val/" + metric.removeprefix("test/")
-    drawn = 0
+    drawn, furthest, late = 0, 0, []
     for row in table.rows:
         points = mean_curve(row, metric)
         if not points or drawn == BEST:
             continue
         epochs, means, stds = zip(*points, strict=True)
-        look = {"color": COLOURS[drawn], "linestyle": DASHES[drawn], "marker": MARKERS[drawn]}
+        look: dict[str, Any] = {"color": COLOURS[drawn], "linestyle": DASHES[drawn], "marker": MARKERS[drawn]}
         axes.plot(epochs, means, **look, markevery=max(1, len(epochs) // 8), markersize=4, label=named(row, table))
         if any(stds):
             low, high = ([m + sign * s for m, s in zip(means, stds, strict=True)] for sign in (-1, 1))
             axes.fill_between(epochs, low, high, color=COLOURS[drawn], alpha=0.15, linewidth=0)
+        late += [mean for epoch, mean, _ in points if epoch > epochs[-1] / 2]
+        furthest = max(furthest, epochs[-1])
         drawn += 1
+    if furthest > 8 and min(late) < max(late):  # the first epochs may leave the frame, which they would fill
+        margin = max(0.1 * (max(late) - min(late)), 2 * max(row.std or 0.0 for row in table.rows))
+        axes.set(ylim=(min(late) - margin, max(late) + margin), xlim=(furthest * 0.3, furthest * 1.02))
     axes.set(xlabel="epoch", ylabel=metric, title="the best" if len(table.rows) > drawn else "learning curves")
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if drawn:
         axes.legend(fontsize=7)
     else:
@@ -110,11 +123,18 @@ def against(axes: Axes, table: Table, column: str) -> None:
         axes.set_xticks(range(len(names)), [name if len(name) < 16 else name[:13] + "..." for name in names])
         axes.set_xlim(-0.5, max(len(names) - 0.5, 0.5))
     means: dict[Any, list[float]] = {}
-    for row, place, marker in zip(rows, places, cycle("o"), strict=False):
+    for number, (row, place) in enumerate(zip(rows, places, strict=True)):
         best = row is table.rows[0]
-        look = {"color": COLOURS[1], "marker": "*", "markersize": 11} if best else {"color": COLOURS[0], "marker": marker}
-        axes.errorbar(place, row.value, row.std or None, capsize=2, zorder=3 if best else 2, **{"markersize": 4} | look)
+        look: dict[str, Any] = (
+            {"color": COLOURS[1], "marker": "*", "markersize": 12} if best else {"color": COLOURS[0], "alpha": 0.6}
+        )
+        beside = 0 if numeric or best else (number % 7 - 3) * 0.05  # so that equals do not hide each other
+        common: dict[str, Any] = {"marker": "o", "markersize": 4, "elinewidth": 0.8, "capsize": 2, "zorder": 3 + best}
+        axes.errorbar([place + beside], [row.value or 0.0], [row.std] if row.std else None, **common | look)
         means.setdefault(place, []).append(row.value or 0.0)
     line = [(place, statistics.fmean(some)) for place, some in sorted(means.items())]
+    mark = (
+        {"linestyle": "-"} if numeric else {"linestyle": "none", "marker": "_", "markersize": 30, "markeredgewidth": 2}
+    )
     if len(line) > 1:
-        axes.plot(*zip(*line, strict=True), color="0.5", linewidth=1, linestyle="-" if numeric else "none", marker="_")
+        axes.plot(*zip(*line, strict=True), color="0.5", zorder=2, **mark)

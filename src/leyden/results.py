@@ -53,7 +53,7 @@ class Run:
         return value
 
     def value(self, metric: str) -> tuple[float | None, int | None]:
-        """The best value of a metric and its epoch, from 1: of the best weights where they know it, else over epochs."""
+        """The best value of a metric and its epoch, from 1: of the best weights if they know it, else over epochs."""
         best = part(self.metrics, "best")
         epoch = best["epoch"] + 1 if isinstance(best.get("epoch"), int) else None
         if metric.startswith("test/"):
@@ -136,7 +136,8 @@ def walk(folder: Path, foreign: list[Path], depth: int = DEPTH) -> Iterator[Path
         elif child.is_symlink() and not child.exists():
             foreign.append(child)
         elif child.is_dir():
-            inside = list(walk(child, nested := [], depth - 1)) if depth else []
+            nested: list[Path] = []
+            inside = list(walk(child, nested, depth - 1)) if depth else []
             foreign += nested if inside else [child]
             yield from inside
 
@@ -161,7 +162,7 @@ def read(path: Path) -> Run:
     tree = load(path / "config.yaml")
     if not (path / "config.yaml").exists() and run.status != "finished":
         tree = load(path / ".hydra" / "config.yaml")  # of a run that ended before it was built
-    run.foreign = "run" in tree and "split" in tree or "rounds" in tree  # an evaluation, a benchmark
+    run.foreign = ("run" in tree and "split" in tree) or "rounds" in tree  # an evaluation, a benchmark
     if not all(isinstance(tree.get(key), dict) for key in runs.NEEDED):
         run.flaws.append("config.yaml")
     else:

@@ -99,7 +99,7 @@ def row(runs: list[Run], keys: list[str], made: Table) -> Row:
     valued = [entry for entry in valued if entry[1] is not None]
     counted = [entry for entry in valued if entry[0].status == "finished"] or valued
     settings = {key.removesuffix("._target_"): shown(runs[0], key) for key in keys}
-    tests = [part(run.metrics, "test").get(made.test) for run, *_ in counted]
+    tests = [part(run.metrics, "test").get(made.test or "") for run, *_ in counted]
     whole = [run for run, *_ in counted] or runs
     value, std = spread(value for _, value, _ in counted)
     test, test_std = spread(map(number, tests))

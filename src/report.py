@@ -47,16 +47,15 @@ def parser() -> Parser:
 
 def report(argv: list[str]) -> None:
     """Read, rank, print."""
-    asked = parser().parse_args(argv)
-    logs = log_dir([place for place in asked.places if place.startswith("log_dir=")])
+    typed = [word for word in argv if word.startswith("log_dir=")]
+    asked, logs = parser().parse_intermixed_args([word for word in argv if word not in typed]), log_dir(typed)
     if asked.diff:
         first, second = (results.read(runs.find(run, logs)) for run in asked.diff)
         print(difference.told(first, second), end="")
         return
 
     # read
-    names = [place for place in asked.places if not place.startswith("log_dir=")]
-    found, foreign = results.collect([place(name, logs) for name in names] or [newest(logs)])
+    found, foreign = results.collect([place(name, logs) for name in asked.places] or [newest(logs)])
     rows = [run for run in found if run.config]
     for condition in asked.where:
         rows = results.where(rows, condition)

@@ -34,7 +34,7 @@ def train(cfg: DictConfig) -> float | None:
         last = checkpoints.newest(directory / "checkpoints", cfg.resume) if cfg.resume else None
         if trainer.is_global_zero:
             runs.rewind(directory, checkpoints.read(last)["leyden"]["files"] if last else {})
-        loggers.begin(trainer, cfg)
+        loggers.begin(trainer, cfg, resumed=last is not None)
         after.push(partial(loggers.close, trainer))
         trainer.fit(task, datamodule=datamodule, ckpt_path=last, weights_only=True)
         if trainer.global_step == 0:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,10 @@ from omegaconf import DictConfig, OmegaConf
 from leyden import runs
 from leyden.tables import SILENT
 
-USUAL = ("model", "data", "task", "optimizer", "optimizer.lr", "data.batch_size", "seed")  # columns of each run
+USUAL = ("model", "data", "seed")  # columns of each run; TensorBoard shows no more than five unless asked to
 
 
-def begin(trainer: Trainer, cfg: DictConfig) -> None:
+def begin(trainer: Trainer, cfg: DictConfig, resumed: bool) -> None:
     """Tell each logger the config; TensorBoard, which keeps what it has been told, not again when a run goes on."""
     for logger in trainer.loggers if trainer.is_global_zero else ():
         if isinstance(logger, CSVLogger):
@@ -23,7 +24,7 @@ def begin(trainer: Trainer, cfg: DictConfig) -> None:
         if not isinstance(logger, TensorBoardLogger):
             config: Any = OmegaConf.to_container(cfg, resolve=True)
             logger.log_hyperparams(config)
-        elif not cfg.resume:
+        elif not resumed:
             command = runs.read_json(Path(cfg.run_dir) / "run.json").get("command", "")
             for name, text in (("command", command), ("config", OmegaConf.to_yaml(cfg))):
                 logger.experiment.add_text(name, "".join(f"    {line}\n" for line in text.splitlines()), 0)
@@ -44,10 +45,11 @@ def conclude(trainer: Trainer, cfg: DictConfig, results: dict[str, Any]) -> None
     """Tell each logger the best values and the checkpoint that they are of; TensorBoard as a row of its HPARAMS."""
     best = results.get("best") or {}
     values, checkpoint = outcome(results), best.get("checkpoint")
-    overrides = runs.read_json(Path(cfg.run_dir) / "run.json").get("overrides") or []
+    record = runs.read_json(Path(cfg.run_dir) / "run.json")
+    columns = settings(cfg, record.get("overrides") or [], shlex.split(record.get("command") or ""))
     for logger in trainer.loggers if trainer.is_global_zero else ():
         if isinstance(logger, TensorBoardLogger):
-            logger.log_hyperparams(settings(cfg, overrides), values, best.get("step"))
+            logger.log_hyperparams(columns, values, best.get("step"))
         else:
             logger.log_metrics(values, best.get("step"))
             logger.log_hyperparams({"best_checkpoint": checkpoint and str(Path(cfg.run_dir) / checkpoint)})
@@ -63,10 +65,14 @@ def outcome(results: dict[str, Any]) -> dict[str, float]:
     return values or {f"last/{name}": value for name, value in (results.get("train") or {}).items()}
 
 
-def settings(cfg: DictConfig, overrides: list[str]) -> dict[str, Any]:
-    """What tells runs from each other, as plain values: the usual keys and those that were typed."""
+def settings(cfg: DictConfig, overrides: list[str], command: list[str]) -> dict[str, Any]:
+    """What tells runs from each other, as plain values: the usual keys, and those that a sweep varies, or else typed.
+
+    What a sweep varies stands in the overrides of a job, but not so in the command of the sweep.
+    """
+    varied = [override for override in overrides if override not in command]
     found = {name: plain(OmegaConf.select(cfg, name)) for name in USUAL if OmegaConf.select(cfg, name) is not None}
-    for override in overrides:
+    for override in varied or overrides:
         key, _, text = override.lstrip("+").partition("=")
         if key.split(".")[0] not in SILENT and not key.startswith(("~", "hydra")):
             node = None if "/" in key else OmegaConf.select(cfg, key)

@@ -6,6 +6,7 @@ python src/report.py --diff <run> <run>           what differs between two runs
 """
 
 import argparse
+import io
 import shutil
 import sys
 from collections.abc import Iterator
@@ -144,7 +145,7 @@ def remarks(found: list[Run], foreign: list[Path]) -> Iterator[str]:
     reasons: dict[str, list[Path]] = {}
     for run in found:
         if run.status not in ("finished", "running", "unknown"):
-            reason = " ".join(str(run.record.get("reason") or "").split())
+            reason = " ".join(str(run.record.get("reason") or "").split()).removeprefix("UserError: ")
             reasons.setdefault(f"{run.status}: @{f' ({reason[:120]})' if reason else ''}", []).append(run.path)
     yield from (line.replace("@", named(some), 1) for line, some in reasons.items())
     if half := [run for run in found if run.flaws]:
@@ -178,7 +179,8 @@ def gaps(found: list[Run]) -> list[Path]:
 
 if __name__ == "__main__":
     try:
-        sys.stdout.reconfigure(errors="replace")  # a terminal without ± shows a ? instead
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="replace")  # a terminal without ± shows a ? instead
         report(sys.argv[1:])
     except UserError as error:
         print(error, file=sys.stderr)

@@ -7,27 +7,40 @@ from pathlib import Path
 from typing import Any
 
 from lightning import Trainer
-from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
 from omegaconf import DictConfig, OmegaConf
 
-from leyden import runs
+from leyden import UserError, runs
 from leyden.tables import SILENT
 
 USUAL = ("model", "data", "seed")  # columns of each run; TensorBoard shows no more than five unless asked to
 
 
 def begin(trainer: Trainer, cfg: DictConfig, resumed: bool) -> None:
-    """Tell each logger the config; TensorBoard, which keeps what it has been told, not again when a run goes on."""
+    """Tell each logger the config.
+
+    Raises:
+        UserError: a logger cannot start: no login, no network, a file that cannot be written.
+    """
     for logger in trainer.loggers if trainer.is_global_zero else ():
-        if isinstance(logger, CSVLogger):
-            reopen(logger)
-        if not isinstance(logger, TensorBoardLogger):
-            config: Any = OmegaConf.to_container(cfg, resolve=True)
-            logger.log_hyperparams(config)
-        elif not resumed:
-            command = runs.read_json(Path(cfg.run_dir) / "run.json").get("command", "")
-            for name, text in (("command", command), ("config", OmegaConf.to_yaml(cfg))):
-                logger.experiment.add_text(name, "".join(f"    {line}\n" for line in text.splitlines()), 0)
+        try:
+            introduce(logger, cfg, resumed)
+        except Exception as error:  # of any package
+            what = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+            raise UserError(f"{type(logger).__name__} cannot start: {what}; its options are in conf/logger.") from error
+
+
+def introduce(logger: Logger, cfg: DictConfig, resumed: bool) -> None:
+    """TensorBoard keeps what it has been told, and is not told again when a run goes on."""
+    if isinstance(logger, CSVLogger):
+        reopen(logger)
+    if not isinstance(logger, TensorBoardLogger):
+        config: Any = OmegaConf.to_container(cfg, resolve=True)
+        logger.log_hyperparams(config)
+    elif not resumed:
+        command = runs.read_json(Path(cfg.run_dir) / "run.json").get("command", "")
+        for name, text in (("command", command), ("config", OmegaConf.to_yaml(cfg))):
+            logger.experiment.add_text(name, "".join(f"    {line}\n" for line in text.splitlines()), 0)
 
 
 def reopen(logger: CSVLogger) -> None:

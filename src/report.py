@@ -8,6 +8,7 @@ python src/report.py --diff <run> <run>           what differs between two runs
 import argparse
 import io
 import shutil
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -83,7 +84,10 @@ def written(made: list[tables.Table], form: str | None) -> str:
     if form == "json":
         return formats.as_json(made)
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    return "\n".join(formats.text(table, width) if form is None else getattr(formats, form)(table) for table in made)
+    if form is None:
+        ascii = not (sys.stdout.encoding or "utf-8").lower().startswith("utf")
+        return "\n".join(formats.text(table, width, ascii) for table in made)
+    return "\n".join(getattr(formats, form)(table) for table in made)
 
 
 # where to look
@@ -180,7 +184,9 @@ def gaps(found: list[Run]) -> list[Path]:
 if __name__ == "__main__":
     try:
         if isinstance(sys.stdout, io.TextIOWrapper):
-            sys.stdout.reconfigure(errors="replace")  # a terminal without ± shows a ? instead
+            sys.stdout.reconfigure(errors="replace")  # of letters that the terminal does not have
+            if hasattr(signal, "SIGPIPE"):
+                signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # | head
         report(sys.argv[1:])
     except UserError as error:
         print(error, file=sys.stderr)

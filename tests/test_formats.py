@@ -30,6 +30,8 @@ def test_every_form_has_every_row_and_the_same_header(made):
 def test_a_narrow_terminal_loses_nothing(made):
     folded = formats.text(made, 60)
     assert max(map(len, folded.splitlines())) <= 60
+    plain = formats.text(made, None, ascii=True).replace("größe", "").replace("±", "", 1)
+    assert plain.isascii() and "0.9010 +- 0.0010" in plain
 
 
 def test_latex_escapes_what_tex_reads(made):

@@ -142,6 +142,7 @@ def test_tensorboard_reads_all_of_a_sweep_back(command, tmp_path):
         for name in names:
             (config,) = ask(f"text/text?run={name}&tag=config/text_summary")
             (typed,) = ask(f"text/text?run={name}&tag=command/text_summary")
+            assert {"test/confusion", "test/most_wrong"} <= set(ask("images/tags")[name])
             assert "optimizer:" in config["text"] and "train.py -m model=mlp,cnn" in typed["text"]
     finally:
         server.terminate()

@@ -42,6 +42,17 @@ def test_a_running_run_that_is_dead_was_killed(tmp_path):
     mine = {"host": socket.gethostname(), "pid": os.getpid(), "pid_born": runs.born(os.getpid())}
     assert read(write(tmp_path / "0", status="running", **mine)).status == "running"
     assert read(write(tmp_path / "1", status="running", **mine | {"pid_born": "1"})).status == "killed"
+    for n, beat in enumerate(("nonsense", 5, "2020-01-01T00:00:00", None), 2):
+        assert read(write(tmp_path / str(n), status="running", host="elsewhere", heartbeat=beat)).status == "killed"
+    assert read(write(tmp_path / "9", status=7, overrides=[1, "seed=1"])).overrides == {"seed": "1"}
+
+
+def test_a_link_to_a_folder_above_ends(tmp_path):
+    write(tmp_path / "a" / "0")
+    (tmp_path / "a" / "-loop").symlink_to(tmp_path)
+    (tmp_path / "a" / "-best").symlink_to(tmp_path / "a" / "0")
+    found, foreign = collect([tmp_path])
+    assert paths(found) == ["0"] and not foreign
 
 
 def test_whatever_lies_there_is_survived_and_named(tmp_path):

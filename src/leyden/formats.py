@@ -88,18 +88,20 @@ def spread(mean: float | None, std: float | None) -> str:
 # tables
 
 
-def text(table: Table, width: int | None) -> str:
+def text(table: Table, width: int | None, ascii: bool = False) -> str:
     """With lines, for the screen; `width` None: as wide as it is."""
+    from rich import box
     from rich.console import Console
     from rich.table import Table as Lines
 
     header, rows = cells(table)
     lines = Lines(title=f"best {table.metric} first ({table.mode})", title_justify="left")
+    lines.box = box.ASCII if ascii else box.HEAVY_HEAD
     words = {"run", "status", *table.columns}
     for name in header:
         lines.add_column(name, justify="left" if name in words else "right", overflow="fold")
     for row in rows:
-        lines.add_row(*row)
+        lines.add_row(*(cell.replace("±", "+-") if ascii else cell for cell in row))
     out = io.StringIO()
     Console(file=out, width=width or 10_000, markup=False, highlight=False, emoji=False).print(lines)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"

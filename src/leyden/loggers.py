@@ -3,6 +3,7 @@
 import csv
 import json
 import shlex
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,9 @@ def reopen(logger: CSVLogger) -> None:
     if file.is_file():
         with open(file, newline="", encoding="utf-8") as lines:
             rows = list(csv.DictReader(lines))
-    logger.experiment.metrics = rows
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it deletes
+        logger.experiment.metrics = rows
     logger.save()
 
 

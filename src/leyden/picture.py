@@ -2,6 +2,7 @@
 
 import math
 import statistics
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,8 @@ def draw(tables: list[Table], file: Path) -> None:
     width = 2 + max(len(table.columns) for table in tables)
     columns = min(width, 4)
     heights = [math.ceil((2 + len(table.columns)) / columns) for table in tables]
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph")  # which the font does not have, and shows as a box
         figure = Figure((3.4 * columns, 3.1 * sum(heights)), layout="constrained")
         FigureCanvasAgg(figure)
         grid, top = figure.add_gridspec(sum(heights), columns), 0
@@ -79,7 +81,7 @@ def curves(axes: Axes, table: Table) -> None:
     if furthest > 8 and min(late) < max(late):  # the first epochs may leave the frame, which they would fill
         margin = max(0.1 * (max(late) - min(late)), 2 * max(row.std or 0.0 for row in table.rows))
         axes.set(ylim=(min(late) - margin, max(late) + margin), xlim=(furthest * 0.3, furthest * 1.02))
-    axes.set(xlabel="epoch", ylabel=metric, title="the best" if len(table.rows) > drawn else "learning curves")
+    axes.set(xlabel="epoch", ylabel=literal(metric), title="the best" if len(table.rows) > drawn else "learning curves")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if drawn:
         axes.legend(fontsize=7)
@@ -105,26 +107,35 @@ def named(row: Row, table: Table) -> str:
     words = [f"{key.rpartition('.')[2]}={setting(value)}" for key, value in row.settings.items()]
     count = f", n={row.n}" if row.n > 1 else ""
     text = " ".join(words) or row.runs[0].path.name
-    return f"{text if len(text) <= 60 else text[:57] + '...'}: {spread(row.value, row.std)}{count}"
+    return literal(f"{text if len(text) <= 60 else text[:57] + '...'}: {spread(row.value, row.std)}{count}")
+
+
+def literal(text: str) -> str:
+    """A text that is no formula."""
+    return text.replace("$", r"\$")
+
+
+def measurable(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def against(axes: Axes, table: Table, column: str) -> None:
     """The value of each row against one of the settings, a number on its scale, anything else side by side."""
     rows = [row for row in table.rows if row.value is not None and math.isfinite(row.value)]
     settings = [row.settings[column] for row in rows]
-    axes.set(xlabel=column, title=f"{table.metric} by {column.rpartition('.')[2]}")
-    if numeric := bool(settings) and all(isinstance(value, int | float) and value == value for value in settings):
+    axes.set(xlabel=literal(column), title=literal(f"{table.metric} by {column.rpartition('.')[2]}"))
+    if numeric := bool(settings) and all(map(measurable, settings)):
         places: list[Any] = [float(value) for value in settings]
         if min(places) > 0 and max(places) / min(places) >= 10:
             axes.set_xscale("log")
     else:
         names = sorted(set(map(setting, settings)))
         places = [names.index(setting(value)) for value in settings]
-        axes.set_xticks(range(len(names)), [name if len(name) < 16 else name[:13] + "..." for name in names])
+        axes.set_xticks(range(len(names)), [literal(name if len(name) < 16 else name[:13] + "...") for name in names])
         axes.set_xlim(-0.5, max(len(names) - 0.5, 0.5))
     means: dict[Any, list[float]] = {}
     for number, (row, place) in enumerate(zip(rows, places, strict=True)):
-        best = row is table.rows[0]
+        best = row is rows[0]
         look: dict[str, Any] = (
             {"color": COLOURS[1], "marker": "*", "markersize": 12} if best else {"color": COLOURS[0], "alpha": 0.6}
         )

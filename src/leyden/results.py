@@ -33,10 +33,18 @@ class Run:
     @property
     def status(self) -> str:
         """As run.json has it, but `killed` where it says running and nobody runs it."""
-        status = self.record.get("status")
-        if status == "running" and not runs.alive(self.record):
+        status = str(self.record.get("status") or "unknown")
+        try:
+            return "killed" if status == "running" and not runs.alive(self.record) else status
+        except (TypeError, ValueError, KeyError):  # of a heartbeat that is none
             return "killed"
-        return str(status or "unknown")
+
+    @property
+    def overrides(self) -> dict[str, str]:
+        """What was typed for this run alone: key -> value."""
+        typed = self.record.get("overrides")
+        texts = [text.lstrip("+~") for text in typed if isinstance(text, str)] if isinstance(typed, list) else []
+        return {key: value for key, _, value in (text.partition("=") for text in texts)}
 
     @property
     def objective(self) -> str:
@@ -124,12 +132,12 @@ def collect(places: list[Path]) -> tuple[list[Run], list[Path]]:
 def walk(folder: Path, foreign: list[Path], depth: int = DEPTH) -> Iterator[Path]:
     """The run directories in a folder, 2 before 10; adds to `foreign` what lies beside them."""
     try:
-        children = sorted(folder.iterdir(), key=natural)
+        children = sorted(folder.iterdir(), key=lambda path: (path.is_symlink(), natural(path)))
     except OSError:
         foreign.append(folder)
         return
     for child in children:
-        if child.name.startswith("."):
+        if child.name.startswith(".") or (child.is_symlink() and folder.resolve().is_relative_to(child.resolve())):
             continue
         if is_run(child):
             yield child

@@ -135,7 +135,7 @@ def differing(runs: list[Run]) -> list[str]:
 
     Where the class differs, its own arguments do not say more: they count among runs of the same class, or when typed.
     """
-    typed = {override.lstrip("+~").partition("=")[0] for run in runs for override in run.record.get("overrides") or ()}
+    typed = {key for run in runs for key in run.overrides}
     keys = dict.fromkeys(key for run in runs for key in run.config if key.split(".")[0] not in SILENT)
     targets = sorted({key for key in keys if key.endswith("_target_")})
     found = []
@@ -158,5 +158,4 @@ def shown(run: Run, key: str) -> Any:
     value, node = run.get(key, MISSING), key.removesuffix("._target_")
     if node == key or not isinstance(value, str):
         return value
-    typed = dict(override.split("=", 1) for override in run.record.get("overrides") or () if "=" in override)
-    return typed.get(node.replace(".", "/"), value.rpartition(".")[2].lower())
+    return run.overrides.get(node.replace(".", "/"), value.rpartition(".")[2].lower())

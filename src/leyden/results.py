@@ -91,7 +91,7 @@ class Run:
     def names(self) -> list[str]:
         """Metrics of which the run knows a value."""
         known = [part(self.metrics, "best").get("monitor"), self.objective if self.metrics else None]
-        known += [name for split in ("val", "train", "test") for name in part(self.metrics, split) if "/" in name]
+        known += [name for split in ("val", "train", "test") for name in part(self.metrics, split) if name.count("/") == 1]
         return list(dict.fromkeys(name for name in known if name))
 
 
@@ -170,7 +170,7 @@ def read(path: Path) -> Run:
     tree = load(path / "config.yaml")
     if not (path / "config.yaml").exists() and run.status != "finished":
         tree = load(path / ".hydra" / "config.yaml")  # of a run that ended before it was built
-    run.foreign = ("run" in tree and "split" in tree) or "rounds" in tree  # an evaluation, a benchmark
+    run.foreign = "run" in tree or "rounds" in tree  # an evaluation, a prediction, an export; a benchmark
     if not all(isinstance(tree.get(key), dict) for key in runs.NEEDED):
         run.flaws.append("config.yaml")
     else:

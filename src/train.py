@@ -1,6 +1,8 @@
 """Train a model, then test its best weights."""
 
 import logging
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from omegaconf import DictConfig
@@ -13,10 +15,10 @@ log = logging.getLogger("leyden.train")
 
 def train(cfg: DictConfig) -> float | None:
     """One run, from the config to its results; returns the best value of the objective."""
-    from leyden import build, checkpoints, process, record, runs
+    from leyden import build, checkpoints, loggers, process, record, runs
 
     directory = Path(cfg.run_dir)
-    with record.recording(cfg):
+    with record.recording(cfg), ExitStack() as after:
         # build
         process.switches(cfg)
         datamodule, task = build.parts(cfg)
@@ -32,6 +34,8 @@ def train(cfg: DictConfig) -> float | None:
             checkpoints.load(task, runs.weights(cfg.init_from, runs.in_project(cfg.log_dir)), cfg.strict)
         if trainer.is_global_zero:
             runs.rewind(directory, checkpoints.read(last)["leyden"]["files"] if last else {})
+        loggers.begin(trainer, cfg, resumed=last is not None)
+        after.push(partial(loggers.close, trainer))
         trainer.fit(task, datamodule=datamodule, ckpt_path=last, weights_only=True)
         if trainer.global_step == 0:
             raise UserError(
@@ -49,6 +53,7 @@ def train(cfg: DictConfig) -> float | None:
         # tell
         if trainer.is_global_zero:
             runs.write_json(directory / "metrics.json", results)
+            loggers.conclude(trainer, cfg, results)
             log.info(runs.table(results, directory))
         return keeper.best.get("objective")
 

@@ -233,3 +233,8 @@ def test_a_recipe_without_its_package_line_is_named(tmp_path, group):
     line = overrides.split([] if group == "local" else [f"{group}=default"], "train")
     with pytest.raises(UserError, match="@package _global_"):
         overrides.check(line, tmp_path / "conf")
+
+
+def test_a_run_is_called_by_its_directory_and_a_job_by_its_sweep_too():
+    assert overrides.label("/logs/train/exp1") == "exp1" and overrides.label("/logs/sweep/now/3") == "now-3"
+    assert overrides.label(None) is None

@@ -51,7 +51,8 @@ sys.path.insert(0, "src")
 done = {}
 for line in json.load(sys.stdin):
     sys.argv, said = shlex.split(line, comments=True)[1:], io.StringIO()
-    fast = ["debug=fast"] if "train.py" in line and "--help" not in line and "debug" not in line else []
+    fast = [] if any(word in line for word in ("--help", "debug", "resume", "rerun")) else ["debug=fast"]
+    fast = fast if "train.py" in line else []
     fast = ["rounds=1", "steps=2"] if "benchmark.py" in line else fast
     sys.argv += fast
     try:

@@ -21,7 +21,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from torchvision.transforms import v2
 
-from leyden import UserError, checkpoints, exact, runs, trust
+from leyden import UserError, checkpoints, exact, loggers, runs, trust
 from leyden.callbacks.keeper import Keeper
 from leyden.callbacks.mistakes import Mistakes
 from leyden.callbacks.records import Records
@@ -51,6 +51,8 @@ def make(node: DictConfig | dict, where: str, **keywords: Any) -> Any:
         if isinstance(cause, MissingMandatoryValue):
             raise UserError(f"{cause.full_key} is needed; type {cause.full_key}=<value>.") from error
         lines = [line for line in str(error).splitlines() if line.strip()]
+        if isinstance(cause, ModuleNotFoundError) and where.startswith("logger."):
+            raise UserError(loggers.missing(where)) from error
         if isinstance(cause, USERS):
             what = " ".join(str(cause).split()) or lines[0]
             part = re.search(r"^full_key: (\S+)", str(error), re.M)
@@ -103,7 +105,7 @@ def task(cfg: DictConfig) -> LightningModule:
     check = getattr(make({"_target_": cfg.task.get("_target_"), "_partial_": True}, where).func, "check_facts", None)
     if check:
         check(cfg.facts or {})
-    return make(cfg.task, where)
+    return make(cfg.copy().task, where)  # Hydra resolves in place what a node points to
 
 
 def parts(cfg: DictConfig) -> tuple[LightningDataModule, LightningModule]:

@@ -1,4 +1,4 @@
-"""One key of a composed tree: whether it is there or may be added, and which values it takes."""
+"""One key of a composed tree: whether it is there or may be added, which values it takes, and which way is better."""
 
 import ast
 import functools
@@ -31,6 +31,12 @@ LIMITS = [  # least and largest value of keys of these names; whole numbers wher
 ]
 
 
+SMALL = {  # parts of the names of metrics of which less is better
+    "loss", "error", "mse", "mae", "rmse", "msle", "mape", "nll", "bce", "kl", "perplexity", "huber", "fid", "wer",
+    "cer", "ece", "brier",
+}  # fmt: skip
+
+
 class Typed(NamedTuple):
     """One value for one key."""
 
@@ -38,6 +44,11 @@ class Typed(NamedTuple):
     sign: str  # +, ++, ~ or nothing
     key: str
     value: Any
+
+
+def direction(metric: str) -> str:
+    """`min` or `max`: whether a metric of this name is better when it is small or when it is large."""
+    return "min" if SMALL & set(metric.rpartition("/")[2].lower().split("_")) else "max"
 
 
 def flatten(node: Any, prefix: str = "") -> dict[str, Any]:

@@ -18,24 +18,22 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from leyden import UserError
-from leyden.keys import Typed, flatten, wrong
+from leyden import UserError, runs
+from leyden.keys import Typed, direction, flatten, wrong
 
 PLAIN = "-h --help --hydra-help --version --resolve -r --run -m --multirun"  # Hydra's own flags
 VALUED = "-c --cfg -p --package -cn --config-name -cd --config-dir -cp --config-path -i --info -sc --shell-completion"
-SMALL = {  # parts of the names of metrics of which less is better
-    "loss", "error", "mse", "mae", "rmse", "msle", "mape", "nll", "bce", "kl", "perplexity", "huber", "fid", "wer",
-    "cer", "ece", "brier",
-}  # fmt: skip
 QUOTE = "type key=value; quote brackets, spaces, letters beyond a-z, # or = inside and out, such as 'note=\"a, b\"'"
 
 
-def direction(metric: str) -> str:
-    """`min` or `max`: whether a metric of this name is better when it is small or when it is large."""
-    return "min" if SMALL & set(metric.rpartition("/")[2].lower().split("_")) else "max"
+def label(run_dir: str | None) -> str | None:
+    """The name of a run among all: of a job of a sweep with the sweep's."""
+    path = Path(run_dir or "")
+    return (f"{path.parent.name}-{path.name}" if path.name.isdecimal() else path.name) or None
 
 
-OmegaConf.register_new_resolver("direction", direction, replace=True)
+for name, function in {"direction": direction, "label": label, "in_project": runs.in_project}.items():
+    OmegaConf.register_new_resolver(name, function, replace=True)
 
 
 @dataclass

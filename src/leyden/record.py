@@ -105,6 +105,7 @@ def origin(cfg: DictConfig) -> dict[str, Any]:
     """Where a run comes from: command, seed, code, versions, machine."""
     return {
         "command": typed(),
+        "overrides": overridden(Path(cfg.run_dir)),
         "started": now(),
         "seed": cfg.get("seed"),
         "tags": list(cfg.get("tags") or []),
@@ -118,6 +119,12 @@ def origin(cfg: DictConfig) -> dict[str, Any]:
 
 def typed() -> str:
     return os.environ.get("LEYDEN_COMMAND") or shlex.join(["python", *sys.argv])
+
+
+def overridden(directory: Path) -> list[str]:
+    """What this run has of its own, as Hydra notes it: of a job of a sweep, its values."""
+    file = directory / ".hydra" / "overrides.yaml"
+    return [str(text) for text in OmegaConf.load(file)] if file.is_file() else []
 
 
 def place() -> dict[str, Any]:

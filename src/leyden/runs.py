@@ -205,13 +205,17 @@ def update(directory: Path, **fields: Any) -> None:
 
 
 def rewind(directory: Path, lengths: dict[str, int]) -> None:
-    """Cut TensorBoard's files to their lengths of when a checkpoint was written, and remove what kills left."""
+    """Cut loggers' files to their lengths (a table's in lines) at a checkpoint, and remove what kills left."""
     for path in directory.glob("tensorboard/events.out.tfevents.*"):
         length = lengths.get(path.relative_to(directory).as_posix())
         if length is None:
             path.unlink()
         elif path.stat().st_size > length:
             os.truncate(path, length)
+    for path in (directory / name for name in lengths if name.endswith(".csv")):
+        if path.is_file():
+            count = lengths[path.relative_to(directory).as_posix()]
+            path.write_text("".join(path.read_text().splitlines(True)[:count]))
     for path in directory.rglob(".*.part"):
         path.unlink()
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from lightning import LightningModule, Trainer
+from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.trainer.connectors.logger_connector.result import _Metadata, _ResultMetric, _Sync
 from torch import Tensor
 from torchmetrics import Metric
@@ -22,7 +23,7 @@ SAID = ("fx", "name", "prog_bar", "logger", "on_step", "on_epoch", "enable_graph
 
 
 def take(trainer: Trainer, task: LightningModule, directory: Path) -> dict[str, Any]:
-    """What later hooks change: the callbacks, the running values of the epoch, the lengths of event files."""
+    """What later hooks change: the callbacks, the running values of the epoch, the lengths of the loggers' files."""
     states = {callback.state_key: callback.state_dict() for callback in trainer.callbacks}
     return {
         "callbacks": copy.deepcopy({key: state for key, state in states.items() if state}),
@@ -32,11 +33,17 @@ def take(trainer: Trainer, task: LightningModule, directory: Path) -> dict[str, 
 
 
 def lengths(trainer: Trainer, directory: Path) -> dict[str, int]:
-    """The bytes of TensorBoard's files with all in them that was logged."""
+    """Of the loggers' files with all in them that was logged: bytes of TensorBoard's, lines of tables."""
+    found = {}
     for logger in trainer.loggers:
         if flush := getattr(logger.experiment, "flush", None):
             flush()
-    return {path.relative_to(directory).as_posix(): path.stat().st_size for path in directory.glob(EVENTS)}
+        elif isinstance(logger, CSVLogger):
+            logger.save()
+            file = Path(logger.log_dir) / "metrics.csv"
+            if file.is_file() and file.is_relative_to(directory):
+                found[file.relative_to(directory).as_posix()] = file.read_text(encoding="utf-8").count("\n")
+    return found | {path.relative_to(directory).as_posix(): path.stat().st_size for path in directory.glob(EVENTS)}
 
 
 def values(trainer: Trainer, task: LightningModule) -> dict[str, Any]:

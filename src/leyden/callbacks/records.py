@@ -118,7 +118,7 @@ class Records(Checkpoint):
         if trainer.is_global_zero:
             self.save(self.directory / "metrics.json", self.metrics)
             last = f"/{trainer.max_epochs}" if trainer.max_epochs and trainer.max_epochs > 0 else ""
-            values = "  ".join(f"{name} {value:.4g}" for name, value in logged.items())
+            values = "  ".join(f"{name} {value:.4g}" for name, value in logged.items() if name != "lr")
             speed = f"  {rate:.0f} samples/s" if rate else ""
             log.info("epoch %d%s  %s%s", trainer.current_epoch + 1, last, values, speed)
 

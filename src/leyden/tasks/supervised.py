@@ -154,6 +154,8 @@ class Supervised(LightningModule):
 
     def on_train_epoch_end(self) -> None:
         self.log_dict(self.totals("train")[0])
+        if self.trainer.global_step % self.trainer.log_every_n_steps:  # else the last step has said it
+            self.log("lr", self.trainer.optimizers[0].param_groups[0]["lr"])
 
     def on_validation_epoch_end(self) -> None:
         self.conclude("val")

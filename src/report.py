@@ -1,0 +1,193 @@
+"""One table that says what won: the runs of a sweep or of other folders, best first.
+
+python src/report.py                              the newest sweep
+python src/report.py logs/train logs/sweep/<time> folders, sweeps and runs
+python src/report.py --diff <run> <run>           what differs between two runs
+"""
+
+import argparse
+import io
+import shutil
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from leyden import UserError, difference, formats, results, runs, tables
+from leyden.results import Run
+
+FORMATS = ("csv", "json", "markdown", "latex")
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message[0].upper()}{message[1:]}; python src/report.py --help lists what there is.")
+
+
+def parser() -> Parser:
+    made = Parser(
+        "report.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    made.add_argument("places", nargs="*", help="runs, sweeps or folders of them; log_dir=<folder> as for a run")
+    made.add_argument("--metric", help="rank by this one, such as test/acc; default: the objective of the runs")
+    made.add_argument(
+        "--where", action="append", default=[], metavar="KEY=VALUE", help="only runs that have this value"
+    )
+    form = made.add_mutually_exclusive_group()
+    for name in FORMATS:
+        form.add_argument(f"--{name}", dest="form", action="store_const", const=name, help=f"print {name} instead")
+    made.add_argument("--plot", metavar="FILE", help="draw learning curves, and the metric against what differs")
+    made.add_argument(
+        "--diff", nargs=2, metavar="RUN", help="compare two runs: their config, versions, data and losses"
+    )
+    return made
+
+
+def report(argv: list[str]) -> None:
+    """Read, rank, print."""
+    typed = [word for word in argv if word.startswith("log_dir=")]
+    asked, logs = parser().parse_intermixed_args([word for word in argv if word not in typed]), log_dir(typed)
+    if asked.diff:
+        first, second = (results.read(runs.find(run, logs)) for run in asked.diff)
+        print(difference.told(first, second), end="")
+        return
+
+    # read
+    found, foreign = results.collect([place(name, logs) for name in asked.places] or [newest(logs)])
+    rows = [run for run in found if run.config]
+    for condition in asked.where:
+        rows = results.where(rows, condition)
+    if not rows:
+        raise UserError(f"No run has {' and '.join(asked.where)}." if asked.where else "No run has a config.yaml.")
+
+    # rank
+    made = tables.tables(rows, asked.metric)
+
+    # print
+    sys.stdout.write(written(made, asked.form))
+    for line in remarks(found, foreign):
+        print(line, file=sys.stderr if asked.form else sys.stdout)
+    if asked.plot:
+        from leyden import picture
+
+        picture.draw(made, Path(asked.plot))
+        print(f"picture: {asked.plot}", file=sys.stderr if asked.form else sys.stdout)
+
+
+def written(made: list[tables.Table], form: str | None) -> str:
+    if form == "csv":
+        return formats.as_csv(made)
+    if form == "json":
+        return formats.as_json(made)
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    if form is None:
+        ascii = not (sys.stdout.encoding or "utf-8").lower().startswith("utf")
+        return "\n".join(formats.text(table, width, ascii) for table in made)
+    return "\n".join(getattr(formats, form)(table) for table in made)
+
+
+# where to look
+
+
+def log_dir(typed: list[str]) -> Path:
+    """The folder of the runs: as typed, or as in conf/.
+
+    Raises:
+        UserError: it cannot be known.
+    """
+    if typed:
+        return runs.in_project(typed[-1].partition("=")[2].strip("'\""))
+    said: dict = {}
+    for name in ("train.yaml", "local/default.yaml"):
+        said |= {key: value for key, value in results.load(runs.CONF / name).items() if key == "log_dir"}
+    try:
+        return runs.in_project(OmegaConf.create(said).log_dir)
+    except OmegaConfBaseException as error:
+        raise UserError("log_dir of conf/ cannot be read here; type log_dir=<folder>.") from error
+
+
+def place(name: str, logs: Path) -> Path:
+    """A folder as it is typed, from the project, or by the name of a run."""
+    if name == "latest":
+        return newest(logs)
+    for path in (Path(name).expanduser(), runs.in_project(name), logs / "train" / name):
+        if path.is_dir():
+            return path
+    return Path(name)
+
+
+def newest(logs: Path) -> Path:
+    """The newest sweep with a run.
+
+    Raises:
+        UserError: there is none.
+    """
+    for folder in sorted(logs.glob("sweep/*/"), reverse=True):
+        if any(folder.glob("*/run.json")):
+            return folder
+    raise UserError(
+        f"There is no sweep in {runs.in_words(logs)}; type python src/report.py {runs.in_words(logs / 'train')} for "
+        "single runs."
+    )
+
+
+# what is not as it should be
+
+
+def remarks(found: list[Run], foreign: list[Path]) -> Iterator[str]:
+    """A line for each kind of trouble, with the directories that have it."""
+    paths = {run.path.absolute() for run in found} | {path.absolute() for path in foreign}
+    folder = Path(*common(paths))
+
+    def named(some: list[Path]) -> str:
+        return ", ".join(formats.label(path, folder) for path in some)
+
+    reasons: dict[str, list[Path]] = {}
+    for run in found:
+        if run.status not in ("finished", "running", "unknown"):
+            reason = " ".join(str(run.record.get("reason") or "").split()).removeprefix("UserError: ")
+            reasons.setdefault(f"{run.status}: @{f' ({reason[:120]})' if reason else ''}", []).append(run.path)
+    yield from (line.replace("@", named(some), 1) for line, some in reasons.items())
+    if half := [run for run in found if run.flaws]:
+        flaws = [f"{named([run.path])} ({' and '.join(run.flaws)})" for run in half]
+        yield f"half-written: {', '.join(flaws)}"
+    origins: dict[Path, list[Path]] = {}
+    for run in found:
+        if run.moved:
+            origins.setdefault(run.moved.parent, []).append(run.path)
+    yield from (f"moved: {named(some)} (from {origin})" for origin, some in origins.items())
+    if lost := gaps(found):
+        yield f"moved away or deleted: {named(lost)}"
+    if foreign:
+        yield f"no run: {named(foreign)}"
+
+
+def common(paths: set[Path]) -> tuple[str, ...]:
+    """The parts that the folders of all paths begin with."""
+    lists = [path.parent.parts for path in paths]
+    return tuple(parts[0] for parts in zip(*lists, strict=False) if len(set(parts)) == 1)
+
+
+def gaps(found: list[Run]) -> list[Path]:
+    """Jobs that a sweep must have had, for there are later ones."""
+    sweeps: dict[Path, set[int]] = {}
+    for run in found:
+        if (run.path.parent / "multirun.yaml").is_file() and run.path.name.isdecimal():
+            sweeps.setdefault(run.path.parent, set()).add(int(run.path.name))
+    return [folder / str(n) for folder, jobs in sweeps.items() for n in range(max(jobs)) if n not in jobs]
+
+
+if __name__ == "__main__":
+    try:
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="replace")  # of letters that the terminal does not have
+            if hasattr(signal, "SIGPIPE"):
+                signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # | head
+        report(sys.argv[1:])
+    except UserError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)

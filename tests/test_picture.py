@@ -1,0 +1,46 @@
+import pytest
+from PIL import Image
+
+from leyden import UserError
+from leyden.picture import draw, mean_curve
+from leyden.results import read
+from leyden.tables import row, table, tables
+from synthetic import write
+
+
+def make(tmp_path):
+    runs = []
+    for n in range(12):
+        lr, model, seed = (1e-3, 1e-2, 0.1)[n % 3], ("a.CNN", "a.MLP")[n // 3 % 2], n // 6
+        keys = {"optimizer.lr": lr, "model._target_": model, "seed": seed}
+        runs.append(read(write(tmp_path / str(n), 0.9 - n / 100, keys, curve=[0.1 * e for e in range(9)])))
+    return runs
+
+
+def test_the_picture_has_a_panel_for_the_curves_and_for_each_key(tmp_path):
+    draw(tables(make(tmp_path)), tmp_path / "new" / "report.png")
+    width, height = Image.open(tmp_path / "new" / "report.png").size
+    assert width > 1500 and height > 300
+    draw(tables(make(tmp_path / "again"), "test/acc"), tmp_path / "report.svg")
+    text = (tmp_path / "report.svg").read_text()
+    assert text.startswith("<?xml")
+
+
+def test_what_has_no_values_is_drawn_too(tmp_path):
+    runs = [read(write(tmp_path / "0", None, status="failed")), read(write(tmp_path / "1", float("nan"))),
+            read(write(tmp_path / "2", 0.5, {"objective": "val/größe & $x$", "model.hidden": None}))]  # fmt: skip
+    draw(tables(runs), tmp_path / "report.png")
+    assert (tmp_path / "report.png").stat().st_size > 1000
+
+
+def test_a_curve_is_the_mean_of_those_that_got_so_far(tmp_path):
+    runs = [read(write(tmp_path / str(n), 0.9, {"seed": n}, curve=c)) for n, c in enumerate(([0.2, 0.4], [0.4]))]
+    points = mean_curve(row(runs, [], table(runs, "val/acc")), "val/acc")
+    assert points == [(1, pytest.approx(0.3), pytest.approx(0.02**0.5)), (2, 0.4, 0.0)]
+
+
+def test_a_file_that_cannot_be_written_is_said(tmp_path):
+    runs = tables([read(write(tmp_path / "0"))])
+    for file in (tmp_path / "report.nonsense", tmp_path / "0" / "run.json" / "x.png"):
+        with pytest.raises(UserError, match="cannot be written"):
+            draw(runs, file)

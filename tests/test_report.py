@@ -1,0 +1,129 @@
+import ast
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+import report
+from leyden import UserError, runs
+from synthetic import write
+
+
+@pytest.fixture
+def say(capsys, tmp_path):
+    """What report.py prints for these arguments and the runs of tmp_path: on stdout and stderr."""
+
+    def run(*arguments):
+        report.report([*map(str, arguments), f"log_dir={tmp_path}"])
+        return capsys.readouterr()
+
+    return run
+
+
+def sweep(folder, count=4):
+    for n in range(count):
+        lr, seed = (n // 2 + 1) / 1000, n % 2
+        write(folder / str(n), 0.5 + n / 10, {"optimizer.lr": lr, "seed": seed})
+    (folder / "multirun.yaml").write_text("hydra: {}\n")
+    return folder
+
+
+def test_the_newest_sweep_is_taken(say, tmp_path):
+    sweep(tmp_path / "sweep" / "2026-01-01")
+    write(tmp_path / "sweep" / "2026-01-02" / "0", 0.123)
+    (tmp_path / "sweep" / "2026-01-03").mkdir()
+    assert "0.1230" in say().out and "0.1230" in say("latest").out
+    shutil.rmtree(tmp_path / "sweep" / "2026-01-02")
+    lines = [line for line in say().out.splitlines() if line.startswith("│")]
+    assert "2, 3" in lines[0] and "0.7500 ± 0.0707" in lines[0] and "0, 1" in lines[1]
+
+
+def test_several_places_names_and_conditions(say, tmp_path):
+    sweep(tmp_path / "sweep" / "a")
+    write(tmp_path / "train" / "exp1", 0.99)
+    rows = json.loads(say(tmp_path / "sweep", "exp1", "--json").out)
+    assert rows[0]["value"] == 0.99 and len(rows) == 3
+    only = json.loads(say(tmp_path / "sweep", "--where", "optimizer.lr=1e-3", "--where", "seed=1", "--json").out)
+    assert [row["value"] for row in only] == [0.6]
+    assert "test/acc first" in say(tmp_path / "sweep", "--metric", "test/acc").out
+
+
+@pytest.mark.parametrize("form", ["csv", "json", "markdown", "latex"])
+def test_a_form_is_alone_on_stdout(say, tmp_path, form):
+    folder = sweep(tmp_path / "sweep" / "a")
+    (folder / "notes").mkdir()
+    said = say(folder, f"--{form}", "--plot", tmp_path / "p.png")
+    assert "no run: notes" in said.err and "no run" not in said.out and (tmp_path / "p.png").exists()
+
+
+def test_trouble_is_named_in_last_lines(say, tmp_path):
+    folder = sweep(tmp_path / "sweep" / "a", 6)
+    runs.update(folder / "1", status="failed", reason="ValueError: boom\nmore")
+    runs.update(folder / "2", status="running")
+    (folder / "3" / "metrics.json").write_text("{")
+    shutil.move(folder / "4", tmp_path / "4")
+    shutil.copytree(tmp_path / "4", folder / "copy")
+    (folder / "mine").mkdir()
+    last = say(folder).out.partition("└")[2].splitlines()[1:]
+    assert last == [
+        "failed: 1 (ValueError: boom more)", "killed: 2", "half-written: 3 (metrics.json)",
+        f"moved: copy (from {folder})", "moved away or deleted: 4", "no run: mine",
+    ]  # fmt: skip
+
+
+def test_nothing_finished_is_a_table_too(say, tmp_path):
+    for n in range(2):
+        write(tmp_path / "sweep" / "a" / str(n), None, {"seed": n}, status="failed", reason="x")
+    assert "failed: 0, 1 (x)" in say().out
+
+
+def test_two_runs_are_told_apart(say, tmp_path):
+    sweep(tmp_path / "train")
+    assert "optimizer.lr  0.001  ->  0.002" in say("--diff", "1", tmp_path / "train" / "2").out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nowhere"], "no folder"), (["--metric", "val/ac"], "did you mean val/acc"), (["--where", "x"], "no cond"),
+        (["--where", "optimizer.lr=7"], "No run has optimizer.lr=7"), (["--diff", "0"], "expected 2 arguments"),
+        (["--diff", "0", "nowhere"], "no run directory"), (["--cvs"], "--help"), (["--csv", "--json"], "not allowed"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_sentence(tmp_path, arguments, said):
+    sweep(tmp_path / "sweep" / "a")
+    write(tmp_path / "train" / "0")
+    line = [sys.executable, runs.PROJECT / "src" / "report.py", *arguments, f"log_dir={tmp_path}"]
+    ended = subprocess.run(line, capture_output=True, text=True)
+    assert ended.returncode == 2 and said in ended.stderr and len(ended.stderr.splitlines()) == 1, ended.stderr
+
+
+def test_no_sweep_is_a_mistake_that_says_what_to_type(tmp_path):
+    with pytest.raises(UserError, match=r"report\.py .*train"):
+        report.report([f"log_dir={tmp_path}"])
+
+
+def test_two_hundred_runs_without_torch_or_hydra(tmp_path):
+    sweep(tmp_path / "sweep" / "a", 200)
+    code = f"import report, sys; report.report(['log_dir={tmp_path}']); import time; print(time.process_time()); "
+    code += "print([name for name in ('torch', 'hydra', 'matplotlib', 'numpy') if name in sys.modules])"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=runs.PROJECT / "src")
+    *_, seconds, heavy = ended.stdout.splitlines()
+    assert ast.literal_eval(heavy) == [] and float(seconds) > 0, ended.stderr
+    print(f"{seconds} s of CPU")
+
+
+@pytest.mark.slow
+def test_a_real_sweep_ends_in_a_table_and_a_picture(command, tmp_path):
+    swept = command("train.py", "-m", "optimizer.lr=1e-3,1e-2", "seed=0,1", "data=fake", "data.num_samples=200",
+                    "model=mlp", "trainer.max_epochs=2", "threads=1")  # fmt: skip
+    assert swept.returncode == 0, swept.stderr
+    table = command("report.py", "--plot", str(tmp_path / "report.png"))
+    assert table.returncode == 0 and "optimizer.lr" in table.stdout and "±" in table.stdout, table.stderr
+    header = next(line for line in table.stdout.splitlines() if line.startswith("┃"))
+    assert [cell.strip() for cell in header.strip("┃").split("┃")] == [
+        "run", "optimizer.lr", "val/acc", "epoch", "test/acc", "n", "seconds", "samples/s", "status",
+    ]  # fmt: skip
+    assert (tmp_path / "report.png").stat().st_size > 10_000

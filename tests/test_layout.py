@@ -105,8 +105,8 @@ def code_lines(path):
 
 
 def test_the_tree_is_small():
-    assert len(SOURCES) <= 100
-    assert sum(map(code_lines, SOURCES)) <= 6500
+    assert len(SOURCES) <= 120
+    assert sum(map(code_lines, SOURCES)) <= 8000
 
 
 def test_nobody_is_called_utils():

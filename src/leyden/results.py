@@ -91,7 +91,9 @@ class Run:
     def names(self) -> list[str]:
         """Metrics of which the run knows a value."""
         known = [part(self.metrics, "best").get("monitor"), self.objective if self.metrics else None]
-        known += [name for split in ("val", "train", "test") for name in part(self.metrics, split) if name.count("/") == 1]
+        known += [
+            name for split in ("val", "train", "test") for name in part(self.metrics, split) if name.count("/") == 1
+        ]
         return list(dict.fromkeys(name for name in known if name))
 
 

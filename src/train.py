@@ -13,7 +13,7 @@ log = logging.getLogger("leyden.train")
 
 def train(cfg: DictConfig) -> float | None:
     """One run, from the config to its results; returns the best value of the objective."""
-    from leyden import build, checkpoints, record, runs
+    from leyden import build, checkpoints, failures, record, runs
 
     directory = Path(cfg.run_dir)
     with record.recording(cfg):
@@ -32,7 +32,10 @@ def train(cfg: DictConfig) -> float | None:
         last = checkpoints.newest(directory / "checkpoints", cfg.resume) if cfg.resume else None
         if trainer.is_global_zero:
             runs.rewind(directory, checkpoints.read(last)["leyden"]["files"] if last else {})
-        trainer.fit(task, datamodule=datamodule, ckpt_path=last, weights_only=True)
+        with failures.explained(trainer, task):
+            trainer.fit(task, datamodule=datamodule, ckpt_path=last, weights_only=True)
+        if "shapes" in (cfg.get("callbacks") or {}):
+            return None  # debug=shapes has shown the layers, and trains nothing
         if trainer.global_step == 0:
             raise UserError(
                 "Nothing was trained: max_epochs, max_steps, max_time or limit_train_batches leave no step."

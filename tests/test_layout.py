@@ -24,7 +24,11 @@ ALLOWED = {
     "ops": {"leyden.ops", "torch"},
     "tasks": {"leyden.tasks", "leyden.exact", "leyden.checkpoints", "torch", "lightning", "torchmetrics"},
     "data": {"leyden.data", "leyden.exact", "leyden.checkpoints", "torch", "torchvision", "lightning"},
-    "callbacks": {"leyden.callbacks", "leyden.exact", "leyden.checkpoints", "torch", "lightning", "torchmetrics"},
+    "callbacks": {
+        "leyden.callbacks", "leyden.exact", "leyden.checkpoints", "leyden.replay", "torch", "lightning", "torchmetrics",
+    },
+    "replay.py": {"torch", "lightning"},
+    "failures.py": {"leyden.replay", "torch", "lightning"},
     "exact.py": {"torch"},
     "checkpoints.py": {"torch", "lightning"},
     "schedules.py": set(),

@@ -24,7 +24,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from torchvision.transforms import v2
 
-from leyden import UserError, checkpoints, runs, trust
+from leyden import UserError, checkpoints, failures, runs, trust
 from leyden.callbacks.keeper import Keeper
 from leyden.callbacks.mistakes import Mistakes
 from leyden.callbacks.records import Records
@@ -222,7 +222,8 @@ def evaluate(
     if weights:
         checkpoints.load(task, weights)
     reset_seed()  # a task that draws noise draws the same in another evaluation
-    found = run(task, datamodule=datamodule, verbose=False)
+    with failures.explained(trainer, task):
+        found = run(task, datamodule=datamodule, verbose=False)
     metrics = {name: value for part in found for name, value in part.items()}
     if not metrics:
         return {}

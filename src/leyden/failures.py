@@ -1,0 +1,87 @@
+"""What torch's errors in a step mean, in words that say what to change."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from lightning import LightningModule, Trainer
+from torch import nn
+
+from leyden import UserError, replay
+
+SIZES = re.compile(
+    r"\b(shapes?|sizes?|dimensions?|dims?|channels?|normalized_shape|elements|[1-5]D|batch_size)\b|mat1 and mat2|"
+    r"index out of range|out of bounds|must match",
+    re.I,
+)
+TAKES = (  # by the kind of a layer: what it takes, the argument that says so, and the axis that must be so large
+    (nn.Linear, "in_features", "... x {}", -1),
+    (nn.modules.conv._ConvNd, "in_channels", "B x {} x ...", 1),
+    (nn.modules.batchnorm._NormBase, "num_features", "B x {} ...", 1),
+    (nn.LayerNorm, "normalized_shape", "... x {}", -1),
+    (nn.GroupNorm, "num_channels", "B x {} x ...", 1),
+    (nn.RNNBase, "input_size", "B x T x {}", -1),
+    (nn.MultiheadAttention, "embed_dim", "B x T x {}", -1),
+    (nn.Embedding, "num_embeddings", "indices below {}", None),
+)
+
+
+@contextmanager
+def explained(trainer: Trainer, task: LightningModule) -> Iterator[None]:
+    """Say errors of torch that a user can mend as such.
+
+    Raises:
+        UserError: a forward failed on sizes.
+    """
+    try:
+        yield
+    except (RuntimeError, ValueError, IndexError) as error:
+        sentence = of_sizes(trainer, task, error)
+        if sentence:
+            raise UserError(sentence) from error
+        raise
+
+
+# sizes that do not fit
+
+
+def of_sizes(trainer: Trainer, task: LightningModule, error: Exception) -> str | None:
+    """The layers that a failed step went through, and a sentence on the one that failed; None for other errors.
+
+    The step is done again: what it is given is in the traceback, so that a run that does not fail keeps nothing.
+    """
+    step = replay.step_of(task, error.__traceback__)
+    if not step or not SIZES.search(str(error)):
+        return None
+    name, again = step
+    with replay.watched(task) as calls, torch.no_grad(), trainer.precision_plugin.forward_context():
+        try:
+            again()
+            return None  # it was something else, that has passed
+        except Exception as same:
+            what = " ".join(str(same).split()).rstrip(".")
+    failed = [call for call in calls if call.returned is None]
+    shown = [call for call in calls if call.leaf or call in failed[-1:]]
+    lines = replay.rows([(call.name, call.kind, call.given, call.returned or "failed here") for call in shown])
+    marked = [("> " if call in failed[-1:] else "  ") + line for call, line in zip(shown, lines[1:], strict=True)]
+    table = "\n".join([f"  {lines[0]}", *marked])
+    if not failed:
+        return f"{table}\n{name} fails on sizes after these layers: {what}."
+    last = failed[-1]
+    return f"{table}\n{name} fails on sizes in {last.name} ({last.kind}): {expected(last)}{what}."
+
+
+def expected(call: replay.Call) -> str:
+    """What a layer takes and what it got, and which argument to change, where its kind is known."""
+    for kind, argument, form, axis in TAKES:
+        if isinstance(call.module, kind):
+            value = getattr(call.module, argument)
+            value = " x ".join(map(str, value)) if isinstance(value, tuple) else value
+            got = call.given.split(", ")[0].split(" x ")
+            remedy = f"set {argument}={got[axis]}, or change" if axis and len(got) > 1 else "change"
+            return (
+                f"it takes {form.format(value)} ({argument}) and got {call.given}; {remedy} the layer before it. "
+                "Torch says: "
+            )
+    return f"it got {call.given}. Torch says: "

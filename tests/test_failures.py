@@ -1,6 +1,9 @@
 """Errors of torch in a step, planted, and the sentence that comes of each."""
 
+import os
+
 import pytest
+import torch
 from torch import nn
 
 from leyden import UserError
@@ -58,3 +61,49 @@ def test_an_error_of_another_kind_stays_what_it_is(train, plant):
 def test_under_compile_the_layers_are_shown_too(train, plant):
     plant(lambda model: model.body.__setitem__(4, nn.Linear(100, 128)))
     assert "it takes ... x 100 (in_features)" in refused(train, "task.compile=true")
+
+
+# memory and determinism
+
+
+class Function(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
+@pytest.mark.parametrize("take", [lambda x: x.new_empty(2**60, dtype=torch.int8), lambda x: bytearray(2**60)])
+def test_out_of_memory_names_numbers_to_try(train, plant, take):
+    def fill(x):
+        take(x)
+        return x
+
+    plant(lambda model: model.body.append(Function(fill)))
+    said = refused(train, "trainer.accumulate_grad_batches=2")
+    assert "Out of memory on this machine with 16 samples a step, 32-true" in said
+    assert "data.batch_size=8 trainer.accumulate_grad_batches=4" in said and "trainer.precision=bf16-mixed" in said
+    assert "\n" not in said
+
+
+def test_an_operator_without_deterministic_form_is_named(train, plant):
+    def put(x):
+        index = torch.zeros(3, dtype=torch.int64)
+        return x + torch.zeros_like(x).put_(index, torch.ones(3))
+
+    plant(lambda model: model.body.append(Function(put)))
+    said = refused(train, "trainer.deterministic=true")
+    assert said.startswith("put_ has no deterministic form on cpu, and is called in model.body.7 (Function, line")
+    assert "trainer.deterministic=warn" in said and "\n" not in said
+    assert "put_" in (train("trainer.deterministic=warn", folder="warn") / "train.log").read_text()
+
+
+def test_deterministic_sets_all_that_torch_needs(train, monkeypatch):
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
+    train("trainer.deterministic=true")
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8" and not torch.backends.cudnn.benchmark
+    assert torch.backends.cudnn.deterministic and torch.are_deterministic_algorithms_enabled()
+    train(folder="after")
+    assert not torch.are_deterministic_algorithms_enabled() and not torch.backends.cudnn.deterministic

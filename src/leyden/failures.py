@@ -32,15 +32,71 @@ def explained(trainer: Trainer, task: LightningModule) -> Iterator[None]:
     """Say errors of torch that a user can mend as such.
 
     Raises:
-        UserError: a forward failed on sizes.
+        UserError: memory was too small, an operator has no deterministic form, or a forward failed on sizes.
     """
     try:
         yield
-    except (RuntimeError, ValueError, IndexError) as error:
-        sentence = of_sizes(trainer, task, error)
+    except (RuntimeError, ValueError, IndexError, MemoryError) as error:
+        sentence = of_memory(trainer, error) or of_determinism(task, error) or of_sizes(trainer, task, error)
         if sentence:
             raise UserError(sentence) from error
         raise
+
+
+# memory
+
+FULL = re.compile(r"out of memory|can't allocate memory|not enough memory|bad_alloc|Cannot allocate memory", re.I)
+
+
+def of_memory(trainer: Trainer, error: Exception) -> str | None:
+    """What to type where memory was too small, with the numbers to try; None for other errors."""
+    if not (isinstance(error, torch.OutOfMemoryError | MemoryError) or FULL.search(str(error))):
+        return None
+    data, device = trainer.datamodule, trainer.strategy.root_device
+    size, every = getattr(data, "batch_size", None), trainer.accumulate_grad_batches
+    here = f"{size} samples a step, " if isinstance(size, int) else ""
+    tries = []
+    if isinstance(size, int) and size > 1:
+        tries.append(
+            f"data.batch_size={size // 2} trainer.accumulate_grad_batches={2 * every} (the same effective batch)"
+        )
+    if "16" not in trainer.precision:
+        tries.append("trainer.precision=bf16-mixed")
+    if device.type == "cuda":
+        tries.append(f"PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True before the command{lost(device)}")
+        tries.append("'callbacks=[memory]' for what is in it, in a summary and a snapshot")
+    else:
+        tries += ["data.num_workers=0", "'callbacks=[memory]' for whether it grows"]
+    what = " ".join(str(error).split("\n")[0].split()).rstrip(".")[:300]
+    where = "the GPU" if device.type == "cuda" else "this machine"
+    return f"Out of memory on {where} with {here}{trainer.precision} ({what}); type one of {'; or '.join(tries)}."
+
+
+def lost(device: torch.device) -> str:
+    """How much of what is reserved on a GPU is in no use, in brackets."""
+    idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return f" (against fragmentation: {idle / 2**20:,.0f} MiB are reserved, but not in use)"
+
+
+# determinism
+
+
+def of_determinism(task: LightningModule, error: Exception) -> str | None:
+    """Which operator has no deterministic form, and where it is called; None for other errors."""
+    found = re.search(r"^(\S+) does not have a deterministic implementation", str(error))
+    if not found:
+        return None
+    names = {module: name for name, module in task.named_modules()}
+    trace, place = error.__traceback__, ""
+    while trace:  # the innermost layer is the last
+        if (name := names.get(held)) if isinstance(held := trace.tb_frame.f_locals.get("self"), nn.Module) else None:
+            place = f" in {name} ({type(held).__name__}, line {trace.tb_lineno} of {trace.tb_frame.f_code.co_filename})"
+        trace = trace.tb_next
+    return (
+        f"{found[1]} has no deterministic form on {task.device.type}, and is called{place or ' in the backward pass'}; "
+        "replace it by another operator, or type trainer.deterministic=warn to go on with the deterministic forms of "
+        "the others, or trainer.deterministic=false."
+    )
 
 
 # sizes that do not fit

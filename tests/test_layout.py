@@ -29,6 +29,7 @@ ALLOWED = {
         "torchmetrics",
     },
     "heap.py": set(),
+    "profilers.py": {"torch", "lightning"},
     "replay.py": {"torch", "lightning"},
     "failures.py": {"leyden.replay", "torch", "lightning"},
     "exact.py": {"torch"},

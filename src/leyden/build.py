@@ -45,6 +45,7 @@ NOISE = (
     ".*lr_scheduler.step.*before.*optimizer.step.*",  # fires falsely when a scaler skips its first step
     ".*isinstance.treespec, LeafSpec.*",
     ".*across ranks is zero.*",
+    ".*requested to overfit but enabled .* shuffling.*",
     ".*You have overridden .*transfer_batch.*",
 )
 log = logging.getLogger(__name__)

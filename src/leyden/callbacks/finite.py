@@ -41,7 +41,7 @@ class Finite(Callback):
 
     def on_before_backward(self, trainer: Trainer, task: LightningModule, loss: Tensor) -> None:
         if not loss.isfinite().all():
-            raise UserError(f"{where(trainer)}: the training loss is {float(loss)}. {self.find(trainer)}")
+            raise UserError(f"{where(trainer)}: the training loss is {float(loss.detach())}. {self.find(trainer)}")
 
     def on_before_optimizer_step(self, trainer: Trainer, task: LightningModule, optimizer: Optimizer) -> None:
         if getattr(trainer.precision_plugin, "scaler", None):

@@ -55,8 +55,9 @@ class PyTorch(PyTorchProfiler):
 
     def keep(self, profiler: Any) -> None:
         """Write `<stage>.pt.trace.json`, the name that TensorBoard's viewer looks for."""
-        name = {"fit": "train", "validate": "val"}.get(str(self._stage), self._stage)
-        if self._stage == "fit" and self._schedule and self._schedule._current_action and self._schedule.is_validating:
+        stage = getattr(self._stage, "value", self._stage)
+        name = {"fit": "train", "validate": "val"}.get(stage, stage)
+        if stage == "fit" and self._schedule and self._schedule._current_action and self._schedule.is_validating:
             name = "val"
         rank = f"-rank{self.local_rank}" if self.local_rank else ""
         path = Path(str(self.dirpath), f"{name}{rank}.pt.trace.json")

@@ -79,7 +79,9 @@ class Records(Checkpoint):
             loaders = CombinedLoader(trainer.train_dataloader).flattened
             reasons = [*map(exact.why_not, loaders), self.keeper.changed]
             lost = "; ".join(reason for reason in reasons if reason)
-            self.tell(self.directory, exact=not lost, not_exact=lost or None)
+            size = getattr(trainer.train_dataloader, "batch_size", None)
+            batch = size and size * trainer.world_size * trainer.accumulate_grad_batches
+            self.tell(self.directory, exact=not lost, not_exact=lost or None, effective_batch=batch)
             if lost:
                 log.warning("This run is not exact: %s.", lost)
 

@@ -234,6 +234,12 @@ def summary(task: LightningModule, trainer: Trainer, datamodule: LightningDataMo
         "effective_batch": batch and batch * trainer.world_size * trainer.accumulate_grad_batches,
         "device": str(trainer.strategy.root_device),
         "parameters": sum(parameter.numel() for parameter in task.parameters()),
+        "trained": sum(parameter.numel() for parameter in task.parameters() if parameter.requires_grad),
+        "parts": {
+            name: f"{type(part).__name__} {count:,}"
+            for name, part in getattr(task, "model", task).named_children()
+            if (count := sum(parameter.numel() for parameter in part.parameters()))
+        },
         "data_fingerprint": getattr(datamodule, "fingerprint", None),
         "padding": getattr(datamodule, "padding", None),
         **(datamodule.notes if isinstance(datamodule, DataModule) else {}),

@@ -32,13 +32,13 @@ def benchmark(cfg: DictConfig) -> float:
 
     With `op` it times an operator and its twin instead, and returns how many times faster the operator is.
     """
-    from leyden import build, ranks, record, runs, timing
+    from leyden import build, process, ranks, record, runs, timing
 
     if ranks.outside() or ranks.count(cfg.trainer) > 1:
         raise UserError("A benchmark measures one process; start it without torchrun, with trainer.devices=1.")
     with record.recording(cfg):
         # build
-        build.switches(cfg)
+        process.switches(cfg)
         if cfg.op:
             return operator(cfg)
         datamodule = build.data(cfg)
@@ -75,7 +75,7 @@ def operator(cfg: DictConfig) -> float:
     """Time an operator of leyden.ops and its twin, forward and backward, for a million numbers."""
     import torch
 
-    from leyden import build, runs
+    from leyden import process, runs
     from leyden.ops import benchmark, kernels
 
     names = sorted(path.stem for path in kernels.FOLDER.glob("*.cpp"))
@@ -87,7 +87,7 @@ def operator(cfg: DictConfig) -> float:
     gpu = torch.cuda.is_available() and cfg.trainer.accelerator in ("auto", "gpu", "cuda")
     x = torch.randn(1_000_000, device="cuda" if gpu else "cpu")
     found = {}
-    for threads in [1] if gpu else sorted({1, build.threads(cfg)}):
+    for threads in [1] if gpu else sorted({1, process.threads(cfg)}):
         torch.set_num_threads(threads)
         title = f"{cfg.op}, {x.device}" + ("" if gpu else f", threads {threads}")
         found[title] = benchmark.summary(benchmark.measure(function, module.twin, x, cfg.rounds))
@@ -101,9 +101,9 @@ def measure(cfg: DictConfig, datamodule: Any, plain: bool) -> Any:
 
     What the run writes goes into a folder that is deleted.
     """
-    from leyden import build, timing
+    from leyden import build, process, timing
 
-    build.switches(cfg)  # the same weights each time
+    process.switches(cfg)  # the same weights each time
     with TemporaryDirectory(dir=cfg.run_dir) as folder, ExitStack() as after:
         logging.disable(logging.WARNING)  # what the run says of itself
         after.callback(logging.disable, logging.NOTSET)

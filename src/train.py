@@ -13,12 +13,12 @@ log = logging.getLogger("leyden.train")
 
 def train(cfg: DictConfig) -> float | None:
     """One run, from the config to its results; returns the best value of the objective."""
-    from leyden import build, checkpoints, failures, record, runs
+    from leyden import build, checkpoints, failures, process, record, runs
 
     directory = Path(cfg.run_dir)
     with record.recording(cfg):
         # build
-        build.switches(cfg)
+        process.switches(cfg)
         datamodule, task = build.parts(cfg)
         keeper, *others = build.watchers(cfg)
         trainer = build.trainer(cfg, [keeper, *others])

@@ -1,5 +1,6 @@
 """What the tests share: a config composed as the command does it, and a run in this process."""
 
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -36,6 +37,48 @@ def train(configure):
         cfg = configure(*SMALL, "trainer.max_epochs=2", *keys, folder=folder)
         train(cfg)
         return Path(cfg.run_dir)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def logs(tmp_path_factory):
+    """A logs folder for `trained` and `typed`."""
+    return tmp_path_factory.mktemp("logs")
+
+
+@pytest.fixture(scope="session")
+def trained(logs):
+    """Train a run once for all tests, in this process; returns its directory."""
+
+    def run(name: str, *keys: str) -> Path:
+        from train import train
+
+        folder = logs / "train" / name
+        if not folder.exists():
+            folder.mkdir(parents=True)
+            with initialize_config_dir(str(runs.PROJECT / "conf"), version_base="1.3"):
+                cfg = compose("train", ["trainer.max_epochs=1", "logger=[]", "threads=1", *keys])
+            cfg.run_dir = str(folder)
+            train(cfg)
+        return folder
+
+    return run
+
+
+@pytest.fixture
+def typed(logs, monkeypatch, capsys):
+    """Run a script as typed, in this process, which has imported torch; returns status, output and errors."""
+
+    def run(script: str, *arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", [str(runs.PROJECT / "src" / script), *arguments, f"log_dir='{logs}'"])
+        capsys.readouterr()
+        try:
+            runpy.run_path(sys.argv[0], run_name="__main__")
+            status = 0
+        except SystemExit as left:
+            status = left.code
+        return status, *capsys.readouterr()
 
     return run
 

@@ -39,6 +39,7 @@ def child(arguments: list[str], log: Path) -> None:
     import train
     from leyden.command import launch
 
+    multiprocessing.set_start_method("fork", force=True)  # of loaders' workers, as in a process of its own
     os.setsid()
     out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(out, 1), os.dup2(out, 2)
@@ -94,7 +95,7 @@ def kill_until_done(context, draw, arguments, folder: Path, name: str, seconds: 
     """Start a run by its name, kill it at most so many times, and let it end; the number of kills that hit."""
     line, hits = [*arguments, f"name={name}", f"log_dir='{folder}'"], 0
     for _ in range(most):
-        after = draw.uniform(0.3, seconds)
+        after = draw.uniform(seconds / 3 if draw.random() < 0.8 else 0.3, seconds)  # a third is the start
         status = attempt(context, line, folder / f"{name}.log", after, number)
         if status == 0:
             break

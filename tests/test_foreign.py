@@ -1,11 +1,13 @@
 """Tasks and data that know nothing of leyden train and evaluate here, with their own YAMLs."""
 
+import csv
 import os
 import runpy
 import sys
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from lightning import LightningModule
@@ -172,6 +174,29 @@ def test_several_optimizer_steps_in_a_batch_do_not_outrun_a_save(train, monkeypa
     assert [step for name, step in saved if name == "last.ckpt"] == [6, 10, 16]
 
 
+def test_uneven_evaluations_count_each_sample_once():
+    """On two ranks, without the samples that Lightning would fill up with."""
+
+    class Data:
+        def val_dataloader(self):
+            return {"a": DataLoader(range(101), 4), "few": DataLoader(range(1), 4)}
+
+        def test_dataloader(self):
+            return DataLoader(range(9), sampler=Backwards(range(9)))
+
+        def predict_dataloader(self):
+            return []
+
+    seen = []
+    for rank in range(2):
+        data = exact.once(Data())
+        data.trainer = type("Trainer", (), {"world_size": 2, "global_rank": rank})
+        seen += torch.cat(list(data.val_dataloader()["a"])).tolist()
+        assert type(data.test_dataloader().sampler) is Backwards  # nobody's own order is replaced
+        assert type(data.val_dataloader()["few"].sampler) is SequentialSampler  # too few for each to have one
+    assert sorted(seen) == list(range(101))
+
+
 class Backwards(SequentialSampler):
     def __iter__(self):
         return reversed(range(len(self.data_source)))
@@ -234,3 +259,48 @@ def test_names_are_free(train):
 def test_facts_are_plain(train):
     with pytest.raises(UserError, match=r"facts\.shape.*plain lists.*Size"):
         train("segmentation", "data._target_=test_foreign.Sized")
+
+
+@pytest.fixture
+def typed(tmp_path, monkeypatch, capsys):
+    """Run a script on a run of theirs, in this process; returns status, output and errors."""
+
+    def run(script: str, *arguments: str) -> tuple[int, str, str]:
+        line = [*arguments, "trusted=[foreign]", f"log_dir='{tmp_path}'"]
+        monkeypatch.setattr(sys, "argv", [str(runs.PROJECT / "src" / script), *line])
+        capsys.readouterr()
+        try:
+            runpy.run_path(sys.argv[0], run_name="__main__")
+            status = 0
+        except SystemExit as left:
+            status = left.code
+        return status, *capsys.readouterr()
+
+    return run
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_they_predict_and_export_or_say_why_not(train, typed, tmp_path, name):
+    run = train(name, "trainer.max_epochs=1")
+    status, said, sentence = typed("predict.py", f"run={run}", "split=test", f"output={tmp_path}/o.csv")
+    if name in ("hdf5", "segmentation"):
+        assert status == 0, sentence
+        with open(tmp_path / "o.csv", newline="") as file:
+            rows = list(csv.DictReader(file))
+        assert status == 0 and len(rows) == {"hdf5": 49, "segmentation": 41}[name] and rows[3]["name"] == "3"
+        assert set(rows[0]) == {"name", "error", *{"hdf5": ["form", "prob"], "segmentation": ["ground"]}[name]}
+        if name == "segmentation":
+            masks = np.load(tmp_path / "o.npz")["mask"]
+            assert masks.shape == (41, 16, 16) and float(rows[7]["ground"]) == pytest.approx((masks[7] == 0).mean())
+            assert "output=" in typed("predict.py", f"run={run}", "split=test")[2]  # no place for arrays
+        status, _, sentence = typed("predict.py", f"run={run}", f"input={tmp_path}")
+    assert status == 2 and len(sentence.splitlines()) == 1 and ("split=test" in sentence or "predict_step" in sentence)
+
+    status, said, sentence = typed("export.py", f"run={run}", f"output={tmp_path}/a.onnx")
+    if name in ("hdf5", "stream"):
+        inputs = {"hdf5": "wave batch x 32, phase batch -> output batch x 3", "stream": "seen batch x 16 x 1"}
+        assert status == 0 and inputs[name] in said and "example_input" in said and (tmp_path / "a.onnx").exists()
+        sentence = typed("predict.py", f"model={tmp_path}/a.onnx", f"input={tmp_path}")[2]
+        assert "task of your own" in sentence
+    else:
+        assert status == 2 and "example_input" in sentence and len(sentence.splitlines()) == 1

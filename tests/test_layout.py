@@ -32,6 +32,7 @@ ALLOWED = {
     "profilers.py": {"torch", "lightning"},
     "replay.py": {"torch", "lightning"},
     "failures.py": {"leyden.replay", "torch", "lightning"},
+    "deploy": {"leyden.deploy", "leyden.data", "leyden.tasks", "torch", "torchvision", "lightning"},
     "exact.py": {"torch"},
     "checkpoints.py": {"torch", "lightning"},
     "schedules.py": set(),
@@ -41,11 +42,15 @@ ALLOWED = {
     "ranks.py": {"hydra", "omegaconf"},
     "overrides.py": {"leyden.keys", "hydra", "omegaconf"},
     "keys.py": set(),
+    "process.py": {"leyden.data", "leyden.heap", "torch", "lightning", "omegaconf"},
     "help.py": set(),
+    "cluster.py": {"leyden.ranks", "omegaconf"},
     "stored.py": {"leyden.overrides", "leyden.runs", "omegaconf"},
     "command.py": {
-        "leyden.help", "leyden.overrides", "leyden.ranks", "leyden.runs", "leyden.stored", "hydra", "omegaconf",
+        "leyden.cluster", "leyden.help", "leyden.overrides", "leyden.ranks", "leyden.readers", "leyden.runs",
+        "leyden.stored", "hydra", "omegaconf",
     },
+    "readers.py": {"leyden.overrides", "leyden.runs", "hydra", "omegaconf"},
 }  # fmt: skip
 HEAVY = {"torch", "torchvision", "lightning", "torchmetrics", "hydra", "omegaconf", "leyden"}
 
@@ -55,7 +60,9 @@ def imports(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module == "leyden":
-            yield from ("leyden" if alias.name == "UserError" else f"leyden.{alias.name}" for alias in node.names)
+            yield from (
+                "leyden" if alias.name in ("UserError", "Failed") else f"leyden.{alias.name}" for alias in node.names
+            )
         elif isinstance(node, ast.ImportFrom):
             yield node.module
 

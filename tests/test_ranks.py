@@ -40,7 +40,7 @@ if __name__ == "__main__":
     if ranks.entered():
         ranks.enter(run)
     cfg = OmegaConf.load(sys.argv[1])
-    ranks.start(run, cfg, Path(cfg.run_dir), 2)
+    ranks.start(ranks.script(run), cfg, Path(cfg.run_dir), 2)
 """
 
 
@@ -68,7 +68,7 @@ def script(folder: Path, body: str) -> Path:
 
 def start(folder: Path, body: str, processes: int = 2, **keys):
     run = runpy.run_path(str(script(folder, body)), run_name="script")["run"]
-    return ranks.start(run, config(folder, **keys), folder, processes)
+    return ranks.start(ranks.script(run), config(folder, **keys), folder, processes)
 
 
 def alive(pid: int) -> bool:
@@ -236,7 +236,7 @@ def test_a_list_of_gpus_keeps_its_numbers(gpus, devices, folder, monkeypatch):
 def test_a_wrapped_function_is_found_by_its_script(folder):
     run = runpy.run_path(str(script(folder, "return rank")), run_name="script")["run"]
     wrapped = functools.wraps(run)(lambda cfg: run(cfg))
-    assert ranks.start(wrapped, config(folder), folder, 2) == 0
+    assert ranks.start(ranks.script(wrapped), config(folder), folder, 2) == 0
 
 
 def test_what_a_rank_says_is_in_its_log(folder):

@@ -7,7 +7,7 @@ from lightning.pytorch.callbacks import Callback
 from torch.utils.data import DataLoader
 
 from conftest import SMALL
-from leyden import UserError, build, timing
+from leyden import UserError, build, process, timing
 
 CPU = torch.device("cpu")
 QUIET = {
@@ -42,7 +42,7 @@ def test_the_bare_loop_ends_with_the_weights_of_the_trainer(configure, keys):
     build.facts(cfg, build.data(cfg))
     ends = []
     for callbacks in ([], [Bare()]):
-        build.switches(cfg)
+        process.switches(cfg)
         task, trainer = build.task(cfg), build.trainer(cfg, callbacks)
         start = {name: value.clone() for name, value in task.state_dict().items()}
         trainer.fit(task, datamodule=build.data(cfg))

@@ -1,53 +1,38 @@
 """From the config to live objects: the only place where something is instantiated."""
 
 import logging
-import os
 import re
 import sys
-import warnings
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import lightning
 import torch
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from lightning import LightningDataModule, LightningModule, Trainer
 from lightning.fabric.utilities.seed import reset_seed
 from lightning.pytorch.callbacks import Callback, Checkpoint, RichProgressBar
+from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from torchvision.transforms import v2
 
-from leyden import UserError, checkpoints, failures, heap, runs, trust
+from leyden import UserError, checkpoints, exact, failures, runs, trust
 from leyden.callbacks.keeper import Keeper
 from leyden.callbacks.mistakes import Mistakes
 from leyden.callbacks.records import Records
 from leyden.checkpoints import AtomicIO
-from leyden.data.datamodule import DataModule, cores
+from leyden.data.datamodule import DataModule
 from leyden.ops import kernels
 
 # What constructors raise for arguments that they do not take; of Hydra itself where it refuses a target.
 USERS = (
     TypeError, ValueError, MisconfigurationException, ImportError, InstantiationException, OmegaConfBaseException,
 )  # fmt: skip
-NOISE = (
-    ".*does not have many workers.*",
-    ".*sync_dist=True.*",  # torchmetrics has summed over the ranks already
-    ".*number of training batches.*is smaller than the logging interval.*",
-    ".*AMP with fp16 is not supported on CPU.*",  # said by `trainer` below, and stored
-    ".*Checkpoint directory.*exists and is not empty.*",
-    ".*callbacks used to create the checkpoint.*",  # an evaluation needs no keeper
-    ".*resuming from a checkpoint that ended before the epoch ended.*",  # exact.fast_forward
-    ".*lr_scheduler.step.*before.*optimizer.step.*",  # fires falsely when a scaler skips its first step
-    ".*isinstance.treespec, LeafSpec.*",
-    ".*across ranks is zero.*",
-    ".*requested to overfit but enabled .* shuffling.*",
-    ".*You have overridden .*transfer_batch.*",
-)
 log = logging.getLogger(__name__)
 
 
@@ -73,38 +58,12 @@ def make(node: DictConfig | dict, where: str, **keywords: Any) -> Any:
         raise
 
 
-def switches(cfg: DictConfig) -> None:
-    """Set what holds for the whole process: seed, threads, precision of products, and less noise."""
-    for name in ("lightning.pytorch", "lightning.fabric", "lightning"):
-        logging.getLogger(name).handlers.clear()
-        logging.getLogger(name).setLevel(logging.WARNING)
-    for pattern in NOISE:
-        warnings.filterwarnings("ignore", pattern)
-    if not torch.cuda.is_available():  # else each optimizer step tries to load NVML again, 200 us
-        os.environ.pop("PYTORCH_NVML_BASED_CUDA_CHECK", None)
-    heap.keep()
-    torch.set_num_threads(threads(cfg))
-    if cfg.matmul_precision not in ("highest", "high", "medium"):
-        raise UserError(f"matmul_precision={cfg.matmul_precision} is none; choose highest, high or medium.")
-    torch.set_float32_matmul_precision(cfg.matmul_precision)
-    torch.backends.cudnn.deterministic = bool(cfg.trainer.deterministic)  # the Trainer sets the rest before CUDA starts
-    lightning.seed_everything(cfg.seed, workers=True, verbose=False)
-
-
-def threads(cfg: DictConfig) -> int:
-    """CPU threads of this process: as asked, by OMP_NUM_THREADS, or the cores divided among the processes."""
-    if cfg.threads:
-        return cfg.threads
-    if os.environ.get("OMP_NUM_THREADS", "").isdigit():
-        return max(1, int(os.environ["OMP_NUM_THREADS"]))
-    return cores()
-
-
 def data(cfg: DictConfig) -> LightningDataModule:
     """The datamodule, with its files looked for from the project."""
     tree = cfg.copy()
     tree.data_dir = str(runs.in_project(cfg.data_dir))
-    return make(tree.data, f"data ({cfg.data.get('_target_')})")
+    made = make(tree.data, f"data ({cfg.data.get('_target_')})")
+    return made if isinstance(made, DataModule) else exact.once(made)
 
 
 def facts(cfg: DictConfig, datamodule: LightningDataModule) -> None:
@@ -165,7 +124,8 @@ def parts(cfg: DictConfig) -> tuple[LightningDataModule, LightningModule]:
 def watchers(cfg: DictConfig) -> list[Callback]:
     """The keeper first, the chosen callbacks, and the records last."""
     chosen = [make(node, f"callbacks.{name}") for name, node in group(cfg, "callbacks")]
-    settings = {"write": cfg.trainer.enable_checkpointing, "seed": cfg.seed, "exact": cfg.exact}
+    tree = OmegaConf.to_yaml(cfg, resolve=True)
+    settings = {"write": cfg.trainer.enable_checkpointing, "seed": cfg.seed, "exact": cfg.exact, "config": tree}
     keeper = Keeper(cfg.run_dir, objective=cfg.objective, **settings, **cfg.checkpoint)
     return [keeper, *chosen, Mistakes(), Records(cfg.run_dir, keeper, runs.write_json, runs.update)]
 
@@ -177,9 +137,14 @@ def trainer(cfg: DictConfig, callbacks: list[Callback]) -> Trainer:
         UserError: a combination that Lightning refuses.
     """
     bar = cfg.trainer.enable_progress_bar and sys.stdout.isatty()
+    strategy = cfg.trainer.strategy
+    if strategy == "ddp":
+        timeout = timedelta(seconds=cfg.get("timeout") or 600)
+        strategy = DDPStrategy(timeout=timeout, gradient_as_bucket_view=True)
     built = make(
         cfg.trainer,
         "trainer",
+        strategy=strategy,
         callbacks=callbacks + [RichProgressBar(refresh_rate=20)] * bar,
         logger=[make(node, f"logger.{name}") for name, node in group(cfg, "logger")],
         profiler=make(cfg.profiler, "profiler") if cfg.get("profiler") else None,

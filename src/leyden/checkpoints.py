@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from lightning.fabric.plugins import TorchCheckpointIO
 from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+from torch.distributed.tensor import DTensor
 
 from leyden import UserError
 
@@ -104,7 +106,11 @@ def load(module: nn.Module, path: Path | str, strict: bool = True) -> None:
         )
     if said:
         log.warning("Of %s only what fits was taken; %s.", path, said)
-    module.load_state_dict(fitting, strict=not said)
+    if any(isinstance(value, DTensor) for value in own.values()):  # divided among devices
+        options = StateDictOptions(full_state_dict=True, strict=not said)
+        set_model_state_dict(module, fitting, options=options)
+    else:
+        module.load_state_dict(fitting, strict=not said)
 
 
 def sha256(state_dict: dict[str, torch.Tensor]) -> str:

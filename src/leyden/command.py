@@ -2,15 +2,13 @@
 
 import errno
 import os
-import re
 import secrets
 import shlex
 import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +17,19 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from leyden import UserError, overrides, ranks, runs, stored
+from leyden import UserError, cluster, overrides, ranks, runs, stored
 from leyden.help import show_help
+from leyden.readers import from_file, from_run, literal, logs
 
 CONF = runs.CONF
 SHOWS = ("--cfg", "-c", "--info", "-i", "--hydra-help", "--version", "--shell-completion", "-sc")  # nothing runs
-READERS = ("eval",)  # commands that start from the config of a run
-ASKED = {"train": ("resume", "rerun"), **dict.fromkeys(READERS, ("run",))}  # overrides that name a run
-KEPT = ("precision", "deterministic", "benchmark")  # of a run's trainer, in whatever trainer evaluates it
+READERS = ("eval", "predict", "export")  # commands that start from the config of a run
+ASKED = {  # overrides that are taken as they are typed
+    "train": ("resume", "rerun"),
+    "eval": ("run",),
+    "predict": ("run", "model", "input", "output"),
+    "export": ("run", "output"),
+}
 
 
 def launch(function: Callable[[DictConfig], Any], config: str) -> None:
@@ -34,9 +37,16 @@ def launch(function: Callable[[DictConfig], Any], config: str) -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors through to here
     if not ranks.entered():
         os.environ["LEYDEN_COMMAND"] = shlex.join(["python", *sys.argv])  # as typed, for run.json
+    old = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    src = str(runs.PROJECT / "src")  # for processes that a launcher of Hydra starts
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([src, *filter(None, old)]))
+    cluster.translate()
     try:
         if ranks.entered():
             ranks.enter(function)
+        elif ranks.outside() and cluster.rank() > 0:
+            with interruptible():
+                cluster.join(function)
         elif any(flag in sys.argv[1:] for flag in ("--help", "-h")):
             print(show_help(config, CONF))
         else:
@@ -44,10 +54,14 @@ def launch(function: Callable[[DictConfig], Any], config: str) -> None:
                 run(function, config)
     except UserError as error:
         print(error, file=sys.stderr)
-        sys.exit(2)
+        sys.exit(error.status)
     except OmegaConfBaseException as error:
         print(f"The config does not fit together: {' '.join(str(error).split())}.", file=sys.stderr)
         sys.exit(2)
+    finally:
+        if ranks.outside() and cluster.rank() == 0:  # the others wait for a config, if it had not come to one
+            error = sys.exc_info()[1]
+            cluster.share("0" if error is None else str(getattr(error, "code", 1) or 0))
 
 
 def run(function: Callable[[DictConfig], Any], config: str) -> None:
@@ -63,10 +77,11 @@ def run(function: Callable[[DictConfig], Any], config: str) -> None:
             OmegaConf.save(tree, config_path / "primary.yaml")
     sys.argv[1:] = [*line.flags, f"hydra.job.name={config}", "hydra/job_logging=none", *settings, *line.keys]
     mistakes: list[UserError] = []
+    script = ranks.script(function)  # not known any more where a launcher has pickled the function
 
     def job(cfg: DictConfig) -> Any:
         try:
-            return start(function, cfg)
+            return start(function, cfg, script)
         except UserError as error:
             mistakes.append(error)
             if line.multirun:  # fails this job only; Hydra raises the first one after the last job
@@ -91,9 +106,11 @@ def prepare(line: overrides.Line, config: str) -> tuple[Path | None, DictConfig 
     typed, asked = list(line.keys), overrides.take(line, *ASKED.get(config, ()))
     old = None
     if asked.get("resume"):
-        return go_on(line, asked["resume"])
+        return stored.go_on(line, asked["resume"], logs(line))
     if config in READERS:
-        old = from_run(line, asked.get("run"))
+        old = from_file(line, asked) if "model" in asked else from_run(line, asked.get("run"))
+        names = {"input", "output"} & asked.keys()
+        old.update({name: literal(asked[name]) for name in names if asked[name] != "null"})
     elif asked.get("rerun"):
         old = stored.to_rerun(line, runs.find(asked["rerun"], logs(line)))
     tree = overrides.check(line, CONF, old)
@@ -103,56 +120,8 @@ def prepare(line: overrides.Line, config: str) -> tuple[Path | None, DictConfig 
     folder = runs.in_project(tree.log_dir) / ("sweep" if line.multirun else config)
     name = tree.get("name") if config == "train" and not line.multirun else None
     if name is not None and (folder / str(name)).exists():
-        return go_on_with_name(line, folder / str(name), typed, tree) or (folder / str(name), old)
+        return stored.go_on_with_name(line, folder / str(name), typed, tree) or (folder / str(name), old)
     return runs.create(folder, None if name is None else str(name)), old
-
-
-def go_on(line: overrides.Line, run: str) -> tuple[Path, DictConfig]:
-    """The directory and the tree of a run that goes on; leaves where it is complete.
-
-    Raises:
-        UserError: there is no such run, or what is typed does not go with it.
-    """
-    if line.multirun:
-        raise UserError(f"resume={run} goes on with one run; take -m out.")
-    longer = any(stored.name_of(key) in stored.GROWING for key in line.keys)
-    directory = runs.find(run, logs(line), unfinished=not longer)
-    if stored.complete(directory, line):
-        print(f"The run {runs.in_words(directory)} is complete; python src/eval.py run={directory} tests it again.")
-        raise SystemExit(0)
-    checkpoint = directory / "checkpoints" / Path(run).name if run.endswith(".ckpt") else directory
-    print(f"going on with {runs.in_words(directory)}")
-    return directory, stored.to_resume(line, directory, str(checkpoint))
-
-
-def go_on_with_name(
-    line: overrides.Line, directory: Path, typed: list[str], tree: DictConfig
-) -> tuple[Path, DictConfig] | None:
-    """As `go_on`, for a command that is typed again; None for a run that was killed before it had begun.
-
-    The packages that the command itself builds from may be trusted.
-
-    Raises:
-        UserError: the run was started with other overrides.
-    """
-    if not (directory / "config.yaml").is_file():
-        return None
-    if set(typed) != set(before := stored.typed_before(directory)):
-        now, then = (" ".join(sorted(set(a) - set(b))) or "nothing" for a, b in ((typed, before), (before, typed)))
-        raise UserError(
-            f"There is a run {directory} of other overrides: now {now}, then {then}; type another name, or go on with "
-            f"it by resume={directory}."
-        )
-    line.keys = []
-    directory, old = go_on(line, str(directory))
-    old.trusted = sorted(set(re.findall(r"_target_: (\w+)\.", OmegaConf.to_yaml(tree))))
-    return directory, old
-
-
-def logs(line: overrides.Line) -> Path:
-    """Where the runs are that a command line speaks of."""
-    folder = [key for key in line.keys if key.startswith("log_dir=")]
-    return runs.in_project(overrides.check(replace(line, config="train", keys=folder), CONF).log_dir)
 
 
 def forbid(line: overrides.Line) -> None:
@@ -166,41 +135,10 @@ def forbid(line: overrides.Line) -> None:
             raise UserError(f"{key}: each run makes a directory of its own; type log_dir=<folder> or name=<name>.")
         if line.multirun and key.startswith("name="):
             raise UserError(f"{key}: a sweep has many runs, which cannot share a name; take it or -m out.")
+    if line.multirun and ranks.outside():
+        raise UserError("torchrun and srun start one run; type python in their place, or -m hydra/launcher=slurm.")
     if line.multirun and (shown := [flag for flag in line.flags if flag in SHOWS]):
         raise UserError(f"{shown[0]} shows one run; take -m out.")
-
-
-def from_run(line: overrides.Line, asked: str | None) -> DictConfig:
-    """The tree of an old run, with what this command has of its own in place of the stored.
-
-    Raises:
-        UserError: there is no such run, it has no checkpoint, or an override does not fit its tree.
-    """
-    if not asked:
-        raise UserError(
-            f"Which run? Type run=<run directory, checkpoint or latest>; {CONF / line.config}.yaml has more."
-        )
-    chosen = [key for key in line.keys if (CONF / key.partition("=")[0]).is_dir()]
-    line.keys = [key for key in line.keys if key not in chosen]
-    folder = [key for key in line.keys if key.startswith("log_dir=")]
-    for key in chosen:
-        if key.partition("=")[0] not in ("trainer", "logger"):
-            raise UserError(f"{key}: this comes from the run; only trainer and logger can be chosen here.")
-    own = overrides.check(replace(line, keys=chosen + folder), CONF)
-    own.log_dir = str(logs(line))  # conf/local may say where
-    directory = runs.find(asked, Path(own.log_dir))
-    checkpoint, tree = runs.checkpoint(asked, directory), runs.stored(directory)
-    kept = {name: tree.trainer[name] for name in KEPT if name in tree.trainer}
-    tree.threads = tree.threads or runs.read_json(directory / "run.json").get("threads")
-    for name in ("callbacks", "profiler", "logger"):
-        tree.pop(name, None)
-    tree = DictConfig({**dict(tree.items_ex(resolve=False)), **dict(own.items_ex(resolve=False))})
-    tree.trainer.update(kept)
-    if OmegaConf.select(tree, "model.weights"):  # the checkpoint has them
-        tree.model.weights = None
-    tree.run = str(checkpoint)
-    overrides.check(line, CONF, tree)
-    return tree
 
 
 def quote(path: Path) -> str:
@@ -208,8 +146,11 @@ def quote(path: Path) -> str:
     return "'" + str(path).replace("'", "\\'") + "'"
 
 
-def start(function: Callable[[DictConfig], Any], cfg: DictConfig) -> Any:
-    """Run the function here, or in a process for each device."""
+def start(function: Callable[[DictConfig], Any], cfg: DictConfig, script: str) -> Any:
+    """Run the function here, or the script in a process for each device."""
+    cluster.translate()
+    if ranks.outside() and cluster.rank() > 0:
+        return cluster.join(function)
     directory = Path(HydraConfig.get().runtime.output_dir)
     cfg.run_dir = str(directory)
     for key in ("data.root", "data.path"):  # the user's own files count from where the command was typed
@@ -217,16 +158,17 @@ def start(function: Callable[[DictConfig], Any], cfg: DictConfig) -> Any:
             OmegaConf.update(cfg, key, os.path.abspath(os.path.expanduser(path)))
     if cfg.seed is None:
         cfg.seed = secrets.randbelow(2**31)
+    if int(os.environ.get("SLURM_RESTART_COUNT", 0)) and (directory / "config.yaml").is_file() and "resume" in cfg:
+        cfg.resume = str(directory)  # a job of a sweep that was requeued
+    if ranks.outside():
+        cluster.fit(cfg.trainer)
+        cluster.share(OmegaConf.to_yaml(cfg))
     processes = 1 if ranks.outside() else ranks.count(cfg.trainer)
-    if processes == 1:
-        if cfg.trainer.strategy == "ddp" and not ranks.outside():
-            # one device: no process group that the next job would inherit
-            cfg.trainer.update(strategy="auto", devices=1)
-        with runs.claim(directory) if int(os.environ.get("RANK", 0)) == 0 else nullcontext():
-            return function(cfg)
+    if processes == 1 and cfg.trainer.strategy == "ddp" and not ranks.outside():
+        cfg.trainer.update(strategy="auto", devices=1)  # no process group that the next job would inherit
     try:
         with runs.claim(directory):
-            return ranks.start(function, cfg, directory, processes)
+            return function(cfg) if processes == 1 else ranks.start(script, cfg, directory, processes)
     except ranks.RankError as error:
         runs.update(directory, status="failed", reason=str(error), ended=runs.now())
         raise

@@ -3,12 +3,14 @@
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
+from torch.utils._pytree import tree_map
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, SequentialSampler
 
 MASK = 2**64 - 1
 POOL = 50  # batches of a shuffled pool that is sorted by length
@@ -94,6 +96,38 @@ class Order(DistributedSampler):
         order = self.draw(self.epoch) + self.epoch * self.length if self.draw else torch.arange(self.length)
         skip, self.skip = self.skip, 0
         return iter(order[self.rank :: self.world][: len(self)][skip:].tolist())
+
+
+COPIED = (  # what a loader is made of besides data set and sampler
+    "batch_size", "num_workers", "collate_fn", "pin_memory", "drop_last", "timeout", "worker_init_fn",
+    "multiprocessing_context", "generator", "prefetch_factor", "persistent_workers",
+)  # fmt: skip
+
+
+def once(datamodule: Any) -> Any:
+    """Let the evaluations of a datamodule of any kind count each sample once under DDP.
+
+    Lightning would fill up the ranks' shares with samples that were there already.
+    """
+
+    def split(loader: Any) -> Any:
+        trainer = datamodule.trainer
+        plain = type(loader) is DataLoader and type(loader.sampler) is SequentialSampler and loader.batch_size
+        if not plain or trainer.world_size == 1 or len(loader.dataset) < trainer.world_size:
+            return loader
+        order = Order(len(loader.dataset), trainer.global_rank, trainer.world_size)
+        return DataLoader(loader.dataset, sampler=order, **{name: getattr(loader, name) for name in COPIED})
+
+    def wrapped(method: Callable[[], Any]) -> Callable[[], Any]:
+        @wraps(method)
+        def loaders() -> Any:
+            return tree_map(split, method())
+
+        return loaders
+
+    for name in ("val_dataloader", "test_dataloader", "predict_dataloader"):
+        setattr(datamodule, name, wrapped(getattr(datamodule, name)))
+    return datamodule
 
 
 def why_not(loader: Any) -> str | None:

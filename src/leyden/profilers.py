@@ -55,7 +55,7 @@ class PyTorch(PyTorchProfiler):
 
     def keep(self, profiler: Any) -> None:
         """Write `<stage>.pt.trace.json`, the name that TensorBoard's viewer looks for."""
-        stage = getattr(self._stage, "value", self._stage)
+        stage = str(getattr(self._stage, "value", self._stage))
         name = {"fit": "train", "validate": "val"}.get(stage, stage)
         if stage == "fit" and self._schedule and self._schedule._current_action and self._schedule.is_validating:
             name = "val"

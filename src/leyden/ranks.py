@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 from omegaconf import DictConfig, OmegaConf
 
-from leyden import UserError
+from leyden import Failed, UserError
 
 GRACE = 10  # seconds that the other ranks get to end by themselves after one has failed
 LAG = 600  # seconds that they may work on after one has finished: as long as a collective waits
@@ -42,7 +42,7 @@ def count(trainer: DictConfig) -> int:
     if not there and accelerator in ("gpu", "cuda"):
         raise UserError(f"trainer.accelerator={accelerator}, but there is no GPU: type trainer.accelerator=cpu")
     if chosen is None:  # without a GPU ddp means two processes, so that the same command works anywhere
-        return there or (2 if "ddp" in str(trainer.strategy).lower() else 1)
+        return there or (2 if re.search("ddp|parallel", str(trainer.strategy).lower()) else 1)
     if 0 < there <= max(chosen):
         raise UserError(f"trainer.devices={trainer.devices}, but GPUs here: {there}; type trainer.devices={there}")
     return len(chosen)
@@ -111,12 +111,17 @@ class Rank(subprocess.Popen):
         return "\n".join([f"rank {self.number} {how}", *(error or log).splitlines()[-20:]])
 
 
-def start(function: Callable[[DictConfig], Any], cfg: DictConfig, run_dir: Path, processes: int) -> Any:
-    """Run function(cfg) in new processes, one per rank, and wait; returns what rank 0 returned, through JSON.
+def script(function: Callable[[DictConfig], Any]) -> str:
+    """The file that a function is in."""
+    return os.path.abspath(inspect.getfile(inspect.unwrap(function)))
+
+
+def start(script: str, cfg: DictConfig, run_dir: Path, processes: int) -> Any:
+    """Run a script with cfg in new processes, one per rank, and wait; returns what rank 0 returned, through JSON.
 
     Raises UserError where a rank did, SystemExit(128 + signal) after a signal, RankError for any other bad end.
     """
-    private, script = Path(run_dir).absolute() / ".ranks", os.path.abspath(inspect.getfile(inspect.unwrap(function)))
+    private = Path(run_dir).absolute() / ".ranks"
     shutil.rmtree(private, ignore_errors=True)  # of a job that was killed
     private.mkdir(parents=True)
     cfg = cfg.copy()
@@ -136,7 +141,7 @@ def start(function: Callable[[DictConfig], Any], cfg: DictConfig, run_dir: Path,
             sys.stdout.flush()
             for number in range(processes):
                 ranks.append(Rank(number, script, env, lifeline=pipe[0]))
-            return _outcome(ranks, _wait(ranks, received), received)
+            return _outcome(ranks, _wait(ranks, received, cfg.get("timeout") or LAG), received)
     finally:
         for rank in ranks:
             if rank.poll() is None:
@@ -163,7 +168,7 @@ def _port() -> socket.socket:
     raise RuntimeError("no TCP port between 20000 and 32000 is free")
 
 
-def _wait(ranks: list[Rank], received: list[int]) -> Rank | None:
+def _wait(ranks: list[Rank], received: list[int], lag: float) -> Rank | None:
     """Wait until all are gone, pass a signal on, kill those that do not follow; returns the first that went wrong."""
     running, culprit, deadline, passed = list(ranks), None, float("inf"), False
     while running:
@@ -172,7 +177,7 @@ def _wait(ranks: list[Rank], received: list[int]) -> Rank | None:
             rank.kill()  # what is left of its workers
             fine = rank.returncode == 0 and "value" in rank.left()  # a status of 0 alone may be an early end
             culprit = culprit or (None if fine else rank)
-            deadline = min(deadline, time.monotonic() + (LAG if fine or rank.returncode - 128 in SIGNALS else GRACE))
+            deadline = min(deadline, time.monotonic() + (lag if fine or rank.returncode - 128 in SIGNALS else GRACE))
         if received and not passed:
             for rank in running:
                 rank.send_signal(received[0])
@@ -181,7 +186,7 @@ def _wait(ranks: list[Rank], received: list[int]) -> Rank | None:
             del received[1:]  # `timeout` signals a process and then its group: that is one signal
         late = time.monotonic() > deadline
         if late and running and not culprit:
-            raise RankError(f"rank {running[0].number} was still running {LAG} s after another rank had finished")
+            raise RankError(f"rank {running[0].number} was still running {lag:g} s after another rank had finished")
         for rank in running if late or len(received) > 1 else []:
             rank.kill()
         time.sleep(0.05)
@@ -192,7 +197,7 @@ def _outcome(ranks: list[Rank], culprit: Rank | None, received: list[int]) -> An
     """Rank 0's value, or the error that the ranks' ends amount to."""
     for rank in ranks:
         if mistake := rank.left().get("mistake"):
-            raise UserError(mistake)
+            raise (Failed if rank.left()["status"] == Failed.status else UserError)(mistake)
     stop = max(-culprit.returncode, culprit.returncode - 128) if culprit else 0  # the signal it died of or obeyed
     if received and (not culprit or stop in SIGNALS or len(received) > 1):
         stop = received[0]
@@ -227,7 +232,7 @@ def enter(function: Callable[[DictConfig], Any]) -> NoReturn:
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
     except UserError as mistake:
-        left, status = {"mistake": str(mistake)}, 2
+        left, status = {"mistake": str(mistake), "status": mistake.status}, mistake.status
     except Exception:
         left, status = {"error": traceback.format_exc(), "time": time.time()}, 1
         print(left["error"], file=sys.stderr)

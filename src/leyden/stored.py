@@ -1,5 +1,6 @@
 """The config of an old run, with what is typed on top of it: to go on with it, or to repeat it."""
 
+import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -100,3 +101,45 @@ def complete(directory: Path, line: overrides.Line) -> bool:
     """Whether a run is finished, and nothing that is typed would make it longer."""
     finished = runs.read_json(directory / "run.json").get("status") == "finished"
     return finished and not any(name_of(key) in GROWING for key in line.keys)
+
+
+def go_on(line: overrides.Line, run: str, logs: Path) -> tuple[Path, DictConfig]:
+    """The directory and the tree of a run that goes on; leaves where it is complete.
+
+    Raises:
+        UserError: there is no such run, or what is typed does not go with it.
+    """
+    if line.multirun:
+        raise UserError(f"resume={run} goes on with one run; take -m out.")
+    longer = any(name_of(key) in GROWING for key in line.keys)
+    directory = runs.find(run, logs, unfinished=not longer)
+    if complete(directory, line):
+        print(f"The run {runs.in_words(directory)} is complete; python src/eval.py run={directory} tests it again.")
+        raise SystemExit(0)
+    checkpoint = directory / "checkpoints" / Path(run).name if run.endswith(".ckpt") else directory
+    print(f"going on with {runs.in_words(directory)}")
+    return directory, to_resume(line, directory, str(checkpoint))
+
+
+def go_on_with_name(
+    line: overrides.Line, directory: Path, typed: list[str], tree: DictConfig
+) -> tuple[Path, DictConfig] | None:
+    """As `go_on`, for a command that is typed again; None for a run that was killed before it had begun.
+
+    The packages that the command itself builds from may be trusted.
+
+    Raises:
+        UserError: the run was started with other overrides.
+    """
+    if not (directory / "config.yaml").is_file():
+        return None
+    if set(typed) != set(before := typed_before(directory)):
+        now, then = (" ".join(sorted(set(a) - set(b))) or "nothing" for a, b in ((typed, before), (before, typed)))
+        raise UserError(
+            f"There is a run {directory} of other overrides: now {now}, then {then}; type another name, or go on with "
+            f"it by resume={directory}."
+        )
+    line.keys = []
+    directory, old = go_on(line, str(directory), directory.parent)
+    old.trusted = sorted(set(re.findall(r"_target_: (\w+)\.", OmegaConf.to_yaml(tree))))
+    return directory, old

@@ -75,6 +75,14 @@ class WaveForm(LightningModule):
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         return self.net(torch.cat([batch["wave"], batch["phase"][:, None]], 1))
 
+    @property
+    def example_input(self) -> dict[str, Tensor]:
+        return {"wave": torch.linspace(-1, 1, 2 * STEPS).view(2, STEPS), "phase": torch.tensor([0.0, 0.5])}
+
+    def predict_step(self, batch: dict[str, Tensor], batch_idx: int) -> dict[str, Tensor]:
+        probs = self(batch).softmax(1)
+        return {"form": probs.argmax(1), "prob": probs.amax(1)}
+
     def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> Tensor:
         return F.cross_entropy(self(batch), batch["label"])
 

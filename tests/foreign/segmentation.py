@@ -64,6 +64,10 @@ class Segmentation(LightningModule):
         self.net = nn.Sequential(first, nn.ReLU(), last)
         self.val_iou, self.test_iou, self.lr = IoU(num_classes), IoU(num_classes), lr
 
+    def predict_step(self, batch: list[Tensor], batch_idx: int) -> dict[str, Tensor]:
+        masks = self.net(batch[0]).argmax(1)
+        return {"mask": masks.byte(), "ground": (masks == 0).float().mean((1, 2))}
+
     def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
         images, masks = batch
         loss = F.cross_entropy(self.net(images), masks)

@@ -51,9 +51,16 @@ class Forecast(LightningModule):
         super().__init__()
         self.rnn, self.head, self.lr = nn.GRU(1, width, batch_first=True), nn.Linear(width, 1), lr
 
+    def forward(self, seen: Tensor) -> Tensor:
+        return self.head(self.rnn(seen)[0][:, -1])
+
+    @property
+    def example_input(self) -> Tensor:
+        return torch.linspace(-1, 1, 48).view(3, 16, 1)
+
     def loss(self, batch: list[Tensor]) -> Tensor:
         seen, following = batch
-        return F.mse_loss(self.head(self.rnn(seen)[0][:, -1]), following)
+        return F.mse_loss(self(seen), following)
 
     def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
         return self.loss(batch)

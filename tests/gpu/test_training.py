@@ -84,14 +84,14 @@ def test_compile_comes_close_to_eager(train):
         torch.testing.assert_close(value, compiled[name], rtol=1e-2, atol=1e-3)
 
 
-def grouped(configure, strategy):
+def grouped(configure, *keys):
     """A run in a process group of one, as it is with several devices."""
+    from conftest import SMALL
     from train import train
 
-    cfg = configure("data=fake", "data.num_samples=120", "data.shape=[1,8,8]", "data.batch_size=16", "model=mlp",
-                    "trainer.max_epochs=1", *GPU)  # fmt: skip
+    cfg = configure(*SMALL, "trainer.max_epochs=1", "trainer.num_sanity_val_steps=0", *keys)
     with open_dict(cfg):
-        cfg.trainer.strategy = strategy
+        cfg.trainer.update(accelerator="gpu", devices=1)
     try:
         train(cfg)
     finally:
@@ -108,23 +108,12 @@ def test_ddp_on_one_device_uses_nccl(configure, watched):
             seen.append(torch.distributed.get_backend())
 
     watched(Look())
-    finished(grouped(configure, "ddp"))
+    finished(grouped(configure, "trainer=ddp"))
     assert seen == ["nccl"]
 
 
 def test_fsdp_on_one_device(configure):
-    from train import train
-
-    cfg = configure("data=fake", "data.num_samples=120", "data.shape=[1,8,8]", "data.batch_size=16", "model=mlp",
-                    "trainer.max_epochs=1", *GPU, "trainer.enable_checkpointing=false")  # fmt: skip
-    with open_dict(cfg):
-        cfg.trainer.strategy = "fsdp"
-    try:
-        train(cfg)
-    finally:
-        if torch.distributed.is_initialized():
-            torch.distributed.destroy_process_group()
-    assert runs.read_json(runs.Path(cfg.run_dir) / "run.json")["status"] == "finished"
+    finished(grouped(configure, "trainer=fsdp"))
 
 
 def test_the_memory_callback(train):

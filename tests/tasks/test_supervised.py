@@ -215,3 +215,10 @@ def test_gradient_penalty_makes_a_model_less_steep(train):
 def test_a_compiled_model_has_no_gradient_penalty():
     with pytest.raises(UserError, match=r"task\.compile=false"):
         classification(nn.Linear(4, 3), gradient_penalty=1.0, compile=True)
+
+
+def test_the_rate_grows_with_the_joint_batch(train):
+    run = train("optimizer=sgd", "optimizer.lr=0.1", "optimizer.scale_lr=true", "trainer.accumulate_grad_batches=2",
+                "scheduler=constant", "scheduler.warmup_steps=0")  # fmt: skip
+    last = torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)
+    assert last["optimizer_states"][0]["param_groups"][0]["lr"] == 0.2

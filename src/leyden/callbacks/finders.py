@@ -84,7 +84,8 @@ class Size(BatchSizeFinder):
 
     def __init__(self, use: bool = False, **options: Any):
         super().__init__(**options)
-        self.use, self.size, self.resumed = use, None, False
+        self.use, self.resumed = use, False
+        self.size: int | None = None  # in use
 
     def setup(self, trainer: Trainer, task: LightningModule, stage: str | None = None) -> None:
         if stage == "fit":

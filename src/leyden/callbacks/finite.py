@@ -99,15 +99,15 @@ def again(trainer: Trainer, task: LightningModule, batch: Any, batch_idx: int) -
                 tensor.register_hook(lambda grad, label=label: reached.append((label, not grad.isfinite().all())))
     task.zero_grad()
     loss.backward()
-    bad = [name for name, p in task.named_parameters() if p.grad is not None and not p.grad.isfinite().all()]
+    names = [name for name, p in task.named_parameters() if p.grad is not None and not p.grad.isfinite().all()]
     first = next((name for name, is_bad in reached if is_bad), None)
     before = next((name for (name, _), (later, _) in pairwise(reached) if later == first), None)
-    if not bad:
+    if not names:
         return "A second try of the step has finite gradients: it draws numbers that differ, or another rank failed."
     place = f"behind the output of {first}" if first else "in the backward pass of the first layer"
     place += f", in {before}," if before else ""
     return (
-        f"Gradients are not finite for {some(bad)}; they become so {place} where something has no finite slope, as a "
+        f"Gradients are not finite for {some(names)}; they become so {place} where something has no finite slope, as a "
         "root or a norm of zero has: add a small number under it. debug=anomaly names the operator."
     )
 

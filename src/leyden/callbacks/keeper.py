@@ -32,6 +32,7 @@ class Keeper(Callback):
         every_n_steps: write last.ckpt in mid-epoch too; None: before each validation and at the end of each epoch
         seed: of what is drawn in a step
         exact: refuse to go on where the numbers would not be those of an unbroken run
+        config: what the run is built from, which must be the same for all ranks
         write: False keeps track of the best, but writes nothing
     """
 
@@ -44,6 +45,7 @@ class Keeper(Callback):
         every_n_steps: int | None = None,
         seed: int = 0,
         exact: bool = True,
+        config: str = "",
         write: bool = True,
     ):
         if mode not in ("min", "max"):
@@ -51,7 +53,7 @@ class Keeper(Callback):
         self.directory = Path(directory)
         self.folder = self.directory / "checkpoints"
         self.monitor, self.mode, self.objective, self.write = monitor, mode, objective or monitor, write
-        self.every_n_steps, self.seed, self.exact = every_n_steps, seed, exact
+        self.every_n_steps, self.seed, self.exact, self.config = every_n_steps, seed, exact, config
         self.best: dict[str, Any] = {}  # monitor, value, epoch, step, objective, checkpoint
         self.step, self.saved = 0, -1  # optimizer steps: done, and in last.ckpt
         self.aligned = True  # the last batch ended in an optimizer step
@@ -62,6 +64,9 @@ class Keeper(Callback):
         self.before: set[str] = set()  # names of what was logged before a validation
         self.weights: dict[str, Any] | None = None  # those of a validation inside an accumulation
         self.stop, self.guard = Stop(), Guard()
+
+    def setup(self, trainer: Trainer, task: LightningModule, stage: str) -> None:
+        moment.agree(trainer, self.config)
 
     # what is best
 

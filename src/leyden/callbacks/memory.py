@@ -47,11 +47,11 @@ class Memory(Callback):
         if self.cuda and stage == "fit":
             torch.cuda.memory._record_memory_history(enabled=None)
 
-    def begin(self, trainer: Trainer, *_: Any) -> None:
+    def on_train_epoch_start(self, trainer: Trainer, task: LightningModule) -> None:
         if self.cuda:
             torch.cuda.reset_peak_memory_stats(trainer.strategy.root_device)
 
-    on_train_epoch_start = on_validation_epoch_start = on_test_epoch_start = begin
+    on_validation_epoch_start = on_test_epoch_start = on_train_epoch_start
 
     def on_validation_epoch_end(self, trainer: Trainer, task: LightningModule) -> None:
         if not trainer.sanity_checking:

@@ -1,6 +1,7 @@
 """The moment after an optimizer step as plain data, and the way back to it."""
 
 import copy
+import hashlib
 import logging
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,14 @@ def values(trainer: Trainer, task: LightningModule) -> dict[str, Any]:
     return on_device({"sums": getattr(task, "sums", {}), "logged": logged, "metrics": metrics}, "cpu")
 
 
-def gather(trainer: Trainer, mine: dict[str, Any]) -> list[dict[str, Any]]:
+def agree(trainer: Trainer, config: str) -> None:
+    """Raises UserError if the ranks are about to train one model with different configs."""
+    digest = hashlib.sha256(config.encode()).hexdigest()
+    if len(set(gather(trainer, digest))) > 1:
+        raise UserError("The ranks have different configs; start them all by one command, with one seed.")
+
+
+def gather(trainer: Trainer, mine: Any) -> list[Any]:
     """Those of all ranks."""
     found: list[Any] = [mine] * trainer.world_size
     if trainer.world_size > 1:

@@ -57,7 +57,8 @@ class RNN(nn.Module):
 def turn(values: Tensor, lengths: Tensor) -> Tensor:
     """Each sequence back to front, with its padding still after it."""
     steps = torch.arange(values.shape[1], device=values.device)
-    order = (lengths[:, None] - 1 - steps) % values.shape[1]
+    order = lengths[:, None] - 1 - steps
+    order = torch.where(order < 0, order + values.shape[1], order)  # as %, which ONNX has for numbers only
     return values.gather(1, order[..., None].expand_as(values))
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from torchmetrics import Metric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassConfusionMatrix, MulticlassF1Score
 
@@ -21,7 +21,7 @@ class Classification(Supervised):
         classes: their names, for the results; null: their numbers
     """
 
-    counted = ("acc",)
+    counted, meaning = ("acc",), "probs"
 
     def __init__(self, num_classes: int, classes: Sequence[str] | None = None, **supervised: Any):
         metrics: dict[str, Metric | MetricCollection] = {
@@ -40,6 +40,9 @@ class Classification(Supervised):
             raise UserError(
                 "task=classification does not fit: the targets of this data are numbers; type task=regression."
             )
+
+    def readout(self) -> nn.Module:
+        return nn.Softmax(1)
 
     def count(self, outputs: Tensor, y: Tensor) -> list[Tensor]:
         return [(outputs.argmax(1) == y).sum()]

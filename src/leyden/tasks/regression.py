@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torchmetrics import MetricCollection
 from torchmetrics.regression import MeanAbsoluteError, MeanSquaredError, R2Score
 
@@ -22,6 +22,7 @@ class Regression(Supervised):
         target_std: the same
     """
 
+    meaning = "values"
     target_mean: Tensor
     target_std: Tensor
 
@@ -40,7 +41,10 @@ class Regression(Supervised):
 
     def preds(self, outputs: Tensor) -> Tensor:
         """The model's outputs in the target's unit: B x outputs."""
-        return outputs * self.target_std + self.target_mean
+        return self.readout()(outputs)
+
+    def readout(self) -> nn.Module:
+        return Rescale(self.target_mean, self.target_std)
 
     def step(self, batch: Any) -> tuple[Tensor, Tensor, Tensor]:
         """The loss of standardised values; predictions and targets, in the target's unit, both less its mean.
@@ -59,6 +63,21 @@ class Regression(Supervised):
                 f"build it with num_classes={centred.shape[1]}."
             )
         return self.loss(outputs, centred / self.target_std), outputs * self.target_std, centred
+
+
+class Rescale(nn.Module):
+    """From standardised values to those in the target's own unit: B x outputs."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, mean: Tensor, std: Tensor):
+        super().__init__()
+        self.register_buffer("mean", mean)
+        self.register_buffer("std", std)
+
+    def forward(self, outputs: Tensor) -> Tensor:
+        return outputs * self.std + self.mean
 
 
 class R2(R2Score):

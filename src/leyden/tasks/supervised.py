@@ -10,6 +10,7 @@ import torch
 from lightning import LightningModule
 from torch import Tensor, nn
 from torch.backends import cudnn
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
@@ -40,6 +41,7 @@ class Supervised(LightningModule):
     """
 
     counted: tuple[str, ...] = ()  # names of what `count` counts, besides the loss
+    meaning = "outputs"  # what `readout` gives: probs, values, or the outputs as they are
 
     def __init__(
         self,
@@ -76,6 +78,10 @@ class Supervised(LightningModule):
         # neither fused attention nor the recurrent networks of cuDNN have second gradients
         with sdpa_kernel(SDPBackend.MATH), cudnn.flags(enabled=False) if recurrent else nullcontext():
             return self.model(x)
+
+    def readout(self) -> nn.Module:
+        """From the model's outputs to what they mean: B x outputs."""
+        return nn.Identity()
 
     # one step
 
@@ -155,6 +161,14 @@ class Supervised(LightningModule):
     def on_test_epoch_end(self) -> None:
         self.conclude("test")
 
+    # several devices that share one model
+
+    def configure_model(self) -> None:
+        if self.device_mesh is not None and not isinstance(self.model, FSDPModule):
+            for part in self.model.children():
+                fully_shard(part, mesh=self.device_mesh["data_parallel"])
+            fully_shard(self.model, mesh=self.device_mesh["data_parallel"])
+
     # optimizer and schedule
 
     def decayed(self) -> list[nn.Parameter]:
@@ -171,9 +185,13 @@ class Supervised(LightningModule):
         decayed = dict.fromkeys(self.decayed())  # each once, where modules share it
         rest = [parameter for parameter in self.parameters() if parameter not in decayed]
         groups = [{"params": list(decayed)}, {"params": rest, "weight_decay": 0.0}]
-        keywords = {"fused": self.can_fuse()} if self.optimizer.keywords.get("fused") == "auto" else {}
+        keywords = dict(self.optimizer.keywords)
+        if keywords.get("fused") == "auto":
+            keywords["fused"] = self.can_fuse()
+        if keywords.pop("scale_lr", False):  # (Goyal et al. 2017, arXiv:1706.02677)
+            keywords["lr"] *= self.trainer.world_size * self.trainer.accumulate_grad_batches
         try:
-            optimizer = self.optimizer([group for group in groups if group["params"]], **keywords)
+            optimizer = self.optimizer.func([group for group in groups if group["params"]], **keywords)
             return {"optimizer": optimizer, "lr_scheduler": self.schedule(optimizer)}
         except (TypeError, ValueError) as error:  # a key or a value that torch does not take
             raise UserError(f"optimizer or scheduler cannot be built: {error}.") from error

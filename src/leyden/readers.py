@@ -1,0 +1,72 @@
+"""The tree of a command that starts from a run, or from a file that was exported."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from leyden import UserError, overrides, runs
+
+CONF = runs.CONF
+KEPT = ("precision", "deterministic", "benchmark")  # of a run's trainer, in whatever trainer evaluates it
+
+
+def from_run(line: overrides.Line, asked: str | None) -> DictConfig:
+    """The tree of an old run, with what this command has of its own in place of the stored.
+
+    Raises:
+        UserError: there is no such run, it has no checkpoint, or an override does not fit its tree.
+    """
+    if not asked:
+        raise UserError(
+            f"Which run? Type run=<run directory, checkpoint or latest>; {CONF / line.config}.yaml has more."
+        )
+    own = owned(line)
+    directory = runs.find(asked, Path(own.log_dir))
+    checkpoint, tree = runs.checkpoint(asked, directory), runs.stored(directory)
+    kept = {name: tree.trainer[name] for name in KEPT if name in tree.trainer}
+    tree.threads = tree.threads or runs.read_json(directory / "run.json").get("threads")
+    for name in ("callbacks", "profiler", "logger"):
+        tree.pop(name, None)
+    tree = DictConfig({**dict(tree.items_ex(resolve=False)), **dict(own.items_ex(resolve=False))})
+    tree.trainer.update(kept)
+    if OmegaConf.select(tree, "model.weights"):  # the checkpoint has them
+        tree.model.weights = None
+    tree.run = str(checkpoint)
+    overrides.check(line, CONF, tree)
+    return tree
+
+
+def from_file(line: overrides.Line, asked: dict[str, str]) -> DictConfig:
+    """The tree of a command for a file that export.py wrote, in place of a run. Raises UserError as `from_run` does."""
+    if "run" in asked:
+        raise UserError("run= and model= are two answers to one question; take one of them out.")
+    own: dict[Any, Any] = {"seed": 0, "threads": None, "matmul_precision": "highest", "data": {"num_workers": "auto"}}
+    tree = DictConfig({**own, **dict(owned(line).items_ex(resolve=False)), "run": None})
+    tree.model = literal(asked["model"])
+    return tree
+
+
+def owned(line: overrides.Line) -> DictConfig:
+    """What a command has of its own, with the groups that may be chosen; those leave the line."""
+    chosen = [key for key in line.keys if (CONF / key.partition("=")[0]).is_dir()]
+    line.keys = [key for key in line.keys if key not in chosen]
+    folder = [key for key in line.keys if key.startswith("log_dir=")]
+    for key in chosen:
+        if key.partition("=")[0] not in ("trainer", "logger"):
+            raise UserError(f"{key}: this comes from the run; only trainer and logger can be chosen here.")
+    own = overrides.check(replace(line, keys=chosen + folder), CONF)
+    own.log_dir = str(logs(line))  # conf/local may say where
+    return own
+
+
+def literal(text: str) -> str:
+    """A text as a value that OmegaConf leaves as it is."""
+    return text.replace("${", "\\${")
+
+
+def logs(line: overrides.Line) -> Path:
+    """Where the runs are that a command line speaks of."""
+    folder = [key for key in line.keys if key.startswith("log_dir=")]
+    return runs.in_project(overrides.check(replace(line, config="train", keys=folder), CONF).log_dir)

@@ -1,0 +1,220 @@
+"""An export from the command to the file: what a consumer gets, and what is refused."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from PIL import Image
+from sklearn.datasets import load_digits, load_sample_images
+from torch import nn
+
+from leyden import runs
+from leyden.deploy import examples, formats, graph
+from leyden.deploy.session import Session
+from leyden.tasks.supervised import Supervised
+
+CNN = ["model=cnn", "model.channels=[8]", "data.batch_size=128"]
+RNN = ["model=rnn", "model.hidden=8", "data=ink", "data.batch_size=256"]
+MLP = ["model=mlp", "model.hidden=[8]", "data=diabetes", "task=regression"]
+
+
+def parts(path: Path) -> tuple[dict, dict]:
+    """The metadata and the declared inputs of an ONNX file."""
+    session = onnxruntime.InferenceSession(path)
+    words = {name: json.loads(word) for name, word in session.get_modelmeta().custom_metadata_map.items()}
+    return words, {entry.name: (entry.type, entry.shape) for entry in session.get_inputs()}
+
+
+def test_onnx_of_pictures(trained, typed, tmp_path):
+    run, file = trained("cnn", *CNN), tmp_path / "a model.onnx"
+    status, said, _ = typed("export.py", f"run={run}", f"output={file}", "benchmark=true")
+    assert status == 0 and "1x1x8x8, 2x1x8x8, 7x1x8x8" in said and "same class 100.0%" in said
+    assert re.search(r"batch 1: onnxruntime [\d.]+ ms, eager [\d.]+ ms", said) and "batch 64: " in said
+    assert [path.name for path in tmp_path.iterdir()] == [file.name]
+    words, inputs = parts(file)
+    assert inputs == {"image": ("tensor(uint8)", ["batch", 1, 8, 8])}
+    assert words["classes"] == [str(digit) for digit in range(10)] and words["outputs"] == {"probs": ["batch", 10]}
+    assert words["run"] == "cnn" and words["versions"]["torch"] and len(words["mean"]) == 1
+    onnx.checker.check_model(str(file))
+    x = np.random.default_rng(0).integers(0, 256, (5, 1, 8, 8), dtype=np.uint8)
+    (probs,) = onnxruntime.InferenceSession(file).run(["probs"], {"image": x})
+    assert probs.shape == (5, 10) and np.allclose(probs.sum(1), 1, atol=1e-5)
+
+
+@pytest.mark.parametrize("form", ["pt2", "torchscript", "state_dict"])
+def test_each_format_into_the_run(trained, typed, form):
+    run = trained("cnn", *CNN)
+    status, said, _ = typed("export.py", f"run={run}", f"format={form}", "overwrite=true")
+    file = run / "exports" / f"best{formats.ENDINGS[form]}"
+    assert status == 0 and str(file) in said and said.count("deprecated") == (form == "torchscript")
+    report = runs.read_json(run / "run.json")["exports"][file.name]
+    assert report["format"] == form and report["max_abs_diff"] <= report["tolerance"] <= 1e-4
+    assert not [path for path in file.parent.iterdir() if path.name.startswith(".")]
+    assert typed("export.py", f"run={run}", f"format={form}")[0] == 2
+    if form == "state_dict":
+        weights = torch.load(file, weights_only=True)
+        saved = torch.load(run / "checkpoints" / "best.ckpt", weights_only=True)["state_dict"]
+        assert all(torch.equal(saved[f"model.{name}"], weights[name]) for name in weights)
+        assert weights.metadata["classes"][3] == "3"
+    else:
+        session = Session(file)
+        assert session.card["classes"][3] == "3" and session(np.zeros((3, 1, 8, 8), np.uint8))[0].shape == (3, 10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("form", "cell"), [("onnx", "gru"), ("pt2", "lstm")])
+def test_sequences_of_any_length(trained, typed, form, cell):
+    layers = ["model.layers=2", "model.pooling=last"] if cell == "lstm" else []
+    run = trained(f"rnn-{cell}", *RNN, f"model.cell={cell}", *layers)
+    status, said, _ = typed("export.py", f"run={run}", f"format={form}")
+    assert status == 0 and "values batch x time x 3, lengths batch -> probs" in said
+    assert runs.read_json(run / "run.json")["exports"][f"best.{form}"]["max_abs_diff"] < 1e-5
+
+
+def test_values_in_the_unit_of_the_target(trained, typed, tmp_path):
+    status, said, _ = typed("export.py", f"run={trained('mlp', *MLP)}", f"output={tmp_path}/a.onnx")
+    assert status == 0 and "row batch x 10 -> values batch x 1" in said and "same class" not in said
+    words, _ = parts(tmp_path / "a.onnx")
+    assert words["outputs"] == {"values": ["batch", 1]} and words["classes"] is None
+
+
+def test_half_and_bfloat(trained, typed, tmp_path):
+    run = trained("bf16", *CNN, "trainer.precision=bf16-true")
+    status, said, _ = typed("export.py", f"run={run}", f"output={tmp_path}/a.onnx")
+    assert status == 0 and "limit 0.0001" in said
+    kinds = {tensor.data_type for tensor in onnx.load(tmp_path / "a.onnx").graph.initializer}
+    assert onnx.TensorProto.BFLOAT16 not in kinds and onnx.TensorProto.FLOAT in kinds
+    status, said, _ = typed("export.py", f"run={run}", "precision=fp16", f"output={tmp_path}/h.onnx")
+    assert status == 0 and "limit 0.02" in said
+    kinds = {tensor.data_type for tensor in onnx.load(tmp_path / "h.onnx").graph.initializer}
+    assert onnx.TensorProto.FLOAT16 in kinds
+
+
+class Shifted(nn.Module):
+    """A readout that is wrong by a little."""
+
+    def forward(self, logits):
+        return logits.softmax(1) + 2e-4
+
+
+def test_a_graph_that_differs_is_not_written(trained, typed, tmp_path, monkeypatch):
+    run, right = trained("cnn", *CNN), graph.Graph.__init__
+
+    def wrong(self, task: Supervised, prepare=None):
+        right(self, task, prepare)
+        self.readout = Shifted()
+
+    monkeypatch.setattr(graph.Graph, "__init__", wrong)
+    status, _, sentence = typed("export.py", f"run={run}", f"output={tmp_path}/new/a.onnx")
+    assert status == 1 and "0.0002 away" in sentence and len(sentence.splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("form", ["onnx", "pt2"])
+def test_a_frozen_dimension_is_not_written(trained, typed, tmp_path, monkeypatch, form):
+    monkeypatch.setattr(formats, "spread", lambda graph, card: None)  # as if the exporter had frozen all
+    status, _, sentence = typed(
+        "export.py", f"run={trained('cnn', *CNN)}", f"format={form}", f"output={tmp_path}/a.{form}"
+    )
+    assert status == 1 and len(sentence.splitlines()) == 1 and not list(tmp_path.iterdir())
+    assert re.search("batch of image is frozen|does not run", sentence)
+
+
+def test_a_model_that_no_exporter_follows(trained, typed, tmp_path, monkeypatch):
+    monkeypatch.setattr(examples, "KINDS", {"image": Stubborn})
+    for form in ("onnx", "pt2"):
+        line = [f"run={trained('cnn', *CNN)}", f"format={form}", f"output={tmp_path}/a.{form}"]
+        status, _, sentence = typed("export.py", *line)
+        assert status == 2 and len(sentence.splitlines()) == 1 and "cannot follow this model" in sentence
+    assert not list(tmp_path.iterdir())
+
+
+class Stubborn(graph.Images):
+    def forward(self, image):
+        return super().forward(image) if image.float().mean().item() > 0 else image
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        (["format=onx"], "choose one of onnx, pt2"),
+        (["format=state_dict", "benchmark=true"], "weights only"),
+        (["precision=int8"], "choose fp32 or fp16"),
+        (["output={tmp}"], "is a folder"),
+        (["output={tmp}/a.bin"], r"does not end in \.onnx"),
+        (["output={tmp}/file/a.onnx"], "cannot be written"),
+        (["model.channels=[4]", "output={tmp}/a.onnx"], "fit this model"),
+        (["benchmrk=true"], "did you mean benchmark"),
+    ],
+)
+def test_mistakes(trained, typed, tmp_path, keys, said):
+    (tmp_path / "file").write_text("")
+    keys = [key.format(tmp=tmp_path) for key in keys]
+    status, _, sentence = typed("export.py", f"run={trained('cnn', *CNN)}", "overwrite=true", *keys)
+    assert status == 2 and re.search(said, sentence) and len(sentence.splitlines()) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def snippet() -> str:
+    text = (runs.PROJECT / "README.md").read_text(encoding="utf-8")
+    return next(block for block in re.findall(r"```python\n(.*?)```", text, re.S) if "onnxruntime" in block)
+
+
+def test_the_snippet_is_short():
+    assert len(snippet().splitlines()) < 15 and "torch" not in snippet()
+
+
+@pytest.mark.slow
+def test_a_consumer_without_torch(trained, typed, tmp_path):
+    """The README's snippet, in an environment that has onnxruntime, numpy and pillow, and nothing else."""
+    run = trained("cnn", *CNN)
+    assert typed("export.py", f"run={run}", f"output={tmp_path}/best.onnx")[0] == 0
+    digit = (load_digits().images[0] * 255 / 16).round().astype("uint8")
+    Image.fromarray(digit).save(tmp_path / "digit.png")
+    python = tmp_path / "bare" / ("Scripts" if sys.platform == "win32" else "bin") / "python"
+    try:
+        subprocess.run([sys.executable, "-m", "venv", tmp_path / "bare"], check=True, capture_output=True)
+        install = [python, "-m", "pip", "install", "-q", "onnxruntime", "numpy", "pillow"]
+        subprocess.run(install, check=True, capture_output=True, timeout=300)
+    except (subprocess.SubprocessError, OSError) as error:
+        pytest.skip(f"no bare environment can be made here: {error}")
+    assert subprocess.run([python, "-c", "import torch"], capture_output=True).returncode
+    ran = subprocess.run([python, "-c", snippet()], cwd=tmp_path, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    status, _, _ = typed("predict.py", f"run={run}", f"input={tmp_path}/digit.png", f"output={tmp_path}/own.jsonl")
+    own = json.loads((tmp_path / "own.jsonl").read_text())
+    name, prob = ran.stdout.split()
+    assert status == 0 and name == own["prediction"] and float(prob) == pytest.approx(own["probability"], abs=1e-4)
+
+
+@pytest.mark.slow
+def test_pictures_of_any_size(trained, typed, tmp_path):
+    for name, scene in zip(("temple", "flower"), load_sample_images().images, strict=True):
+        (tmp_path / "in" / name).mkdir(parents=True)
+        for number in range(12):
+            part = scene[10 * number : 10 * number + 60 + 9 * number, 20 * number : 20 * number + 90]
+            Image.fromarray(part).save(tmp_path / "in" / name / f"{number}.{'jpg' if number % 2 else 'png'}")
+    data = ["data=image_folder", f"data.root={tmp_path}/in", "data.size=[24,20]", f"data_dir={tmp_path}/data"]
+    run, file = trained("photos", *data, "model=cnn", "model.channels=[8]", "data.num_workers=0"), tmp_path / "a.onnx"
+    status, said, _ = typed("export.py", f"run={run}", f"output={file}")
+    assert status == 0 and "batch x 3 x height x width" in said and "limit 0.01" in said
+    assert parts(file)[1] == {"image": ("tensor(uint8)", ["batch", 3, "height", "width"])}
+    found = []
+    for source in (f"run={run}", f"model={file}"):
+        line = [source, f"input={tmp_path}/in", f"output={tmp_path}/{source[:3]}.jsonl", "overwrite=true"]
+        assert typed("predict.py", *line)[0] == 0
+        found.append([json.loads(row) for row in (tmp_path / f"{source[:3]}.jsonl").read_text().splitlines()])
+    assert {row["prediction"] for row in found[0]} <= {"temple", "flower"} and len(found[0]) == 24
+    for own, other in zip(*found, strict=True):
+        assert own["probability"] == pytest.approx(other["probability"], abs=1e-4)
+    session = Session(file)
+    raw = np.asarray(Image.open(tmp_path / "in" / "flower" / "4.png")).transpose(2, 0, 1)[None]
+    best = next(row for row in found[0] if row["name"] == "flower/4.png")["probability"]
+    assert session(np.ascontiguousarray(raw))[0].max() == pytest.approx(best, abs=0.01)

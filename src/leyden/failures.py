@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 from lightning import LightningModule, Trainer
@@ -87,13 +88,17 @@ def of_determinism(task: LightningModule, error: Exception) -> str | None:
     if not found:
         return None
     names = {module: name for name, module in task.named_modules()}
-    trace, place = error.__traceback__, ""
-    while trace:  # the innermost layer is the last
-        if (name := names.get(held)) if isinstance(held := trace.tb_frame.f_locals.get("self"), nn.Module) else None:
-            place = f" in {name} ({type(held).__name__}, line {trace.tb_lineno} of {trace.tb_frame.f_code.co_filename})"
-        trace = trace.tb_next
+    trace, layer, line = error.__traceback__, "", ""
+    while trace:  # the innermost layer and the innermost line that is none of torch's are the last
+        frame, number, trace = trace.tb_frame, trace.tb_lineno, trace.tb_next
+        file, held = frame.f_code.co_filename, frame.f_locals.get("self")
+        if isinstance(held, nn.Module) and held in names and held is not task:
+            layer = f" in {names[held]} ({type(held).__name__})"
+        if not file.startswith(str(Path(torch.__file__).parent)):
+            line = f", line {number} of {file}"
+    place = layer + line if layer else " in the backward pass"
     return (
-        f"{found[1]} has no deterministic form on {task.device.type}, and is called{place or ' in the backward pass'}; "
+        f"{found[1]} has no deterministic form on {task.device.type}, and is called{place}; "
         "replace it by another operator, or type trainer.deterministic=warn to go on with the deterministic forms of "
         "the others, or trainer.deterministic=false."
     )

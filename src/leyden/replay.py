@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from lightning import LightningModule
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 
 @dataclass
@@ -37,6 +38,11 @@ def tensors(node: Any) -> Iterator[Tensor]:
     elif isinstance(node, dict | list | tuple):
         for child in node.values() if isinstance(node, dict) else node:
             yield from tensors(child)
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """A tensor with the parts that FSDP keeps on other ranks, which all must ask for at once."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def sizes(node: Any) -> str:

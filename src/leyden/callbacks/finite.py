@@ -8,6 +8,7 @@ import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from leyden import UserError, replay
@@ -47,7 +48,7 @@ class Finite(Callback):
         if getattr(trainer.precision_plugin, "scaler", None):
             return
         grads = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-        if grads and not torch.nn.utils.get_total_norm(grads).isfinite():
+        if grads and not replay.whole(torch.nn.utils.get_total_norm(grads)).isfinite():
             raise UserError(f"{where(trainer)}: the loss is a number, but gradients are none. {self.find(trainer)}")
 
     def on_train_batch_end(self, *_: Any) -> None:
@@ -60,6 +61,8 @@ class Finite(Callback):
             return ""
         path = path.with_stem(f"bad_batch{trainer.global_rank or ''}")
         torch.save({"batch": plain(self.batch), "batch_idx": self.batch_idx, "step": trainer.global_step}, path)
+        if any(isinstance(p, DTensor) for p in task.parameters()):
+            return f"Under FSDP no rank can do a step again by itself; try the batch in {path.name} on one device."
         bad = [name for name, p in task.named_parameters() if not p.isfinite().all()]
         if bad:
             found = f"Parameters are not finite: {some(bad)}; the last step was too large, lower optimizer.lr."

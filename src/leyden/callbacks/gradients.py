@@ -11,6 +11,8 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from torch import Tensor
 from torch.optim import Optimizer
 
+from leyden.replay import whole
+
 log = logging.getLogger(__name__)
 SMALL = 1e-4  # a gradient vanishes below this share of the largest one, and below this norm
 LARGE = 100.0  # it explodes above this norm, and above so many times the smallest one
@@ -23,7 +25,6 @@ class Gradients(Callback):
     """Logs norm, mean, std, share of zeros and the step's size over the weights' size, of each layer's gradients.
 
     They are taken after unscaling, after all batches of an accumulation and all ranks are in, and before clipping.
-    Under FSDP they are those of the rank's shards.
 
     Args:
         every_n_steps: optimizer steps between measurements
@@ -43,7 +44,7 @@ class Gradients(Callback):
 
     def on_before_optimizer_step(self, trainer: Trainer, task: LightningModule, optimizer: Optimizer) -> None:
         step = trainer.global_step + 1
-        if not self.due(step) or not trainer.is_global_zero:
+        if not self.due(step):
             return
         held = {parameter for group in optimizer.param_groups for parameter in group["params"]}
         layers: dict[str, list[Tensor]] = {}
@@ -52,23 +53,22 @@ class Gradients(Callback):
                 layers.setdefault(name.rpartition(".")[0] or name, []).append(parameter)
         if layers:
             self.found |= stats(layers, scale(trainer, optimizer))
-            self.before |= {name: [p.detach().clone() for p in part] for name, part in layers.items()}
+            self.before |= {name: [whole(p.detach()).clone() for p in part] for name, part in layers.items()}
             self.parameters = layers
             if self.histograms_every and self.measured % self.histograms_every == 0:
                 self.draw(trainer, layers, step)
 
     def draw(self, trainer: Trainer, layers: dict[str, list[Tensor]], step: int) -> None:
-        for logger in trainer.loggers:
-            if isinstance(logger, TensorBoardLogger):
-                for name, part in layers.items():
-                    values = torch.cat([p.grad.detach().float().flatten() for p in part if p.grad is not None])
-                    if values.isfinite().all():
-                        logger.experiment.add_histogram(f"gradients/{name}", values.cpu(), step)
+        for name, part in layers.items():
+            values = torch.cat([whole(p.grad.detach()).to_dense().float().flatten() for p in part])
+            for logger in trainer.loggers if values.isfinite().all() else []:
+                if isinstance(logger, TensorBoardLogger):
+                    logger.experiment.add_histogram(f"gradients/{name}", values.cpu(), step)
 
     def on_train_batch_end(self, trainer: Trainer, task: LightningModule, *_: Any) -> None:
         if not self.found:
             return
-        moved = [size([n - o for n, o in zip(self.parameters[name], self.before[name], strict=True)])
+        moved = [size([whole(n) - o for n, o in zip(self.parameters[name], self.before[name], strict=True)])
                  / size(self.before[name]).clamp(min=1e-30) for name in self.parameters]  # fmt: skip
         for name, ratio in zip(self.parameters, torch.stack(moved).tolist(), strict=True):
             self.found[name]["update_ratio"] = ratio
@@ -80,6 +80,8 @@ class Gradients(Callback):
         total = sum(row["norm"] ** 2 for row in found.values()) ** 0.5
         ranked = sorted(found, key=lambda name: found[name]["norm"])
         ratios = [row["update_ratio"] for row in found.values() if "update_ratio" in row]
+        if not trainer.is_global_zero:
+            return
         log.info(
             "gradients at step %d: norm %.3g, largest %s %.3g, smallest %s %.3g, median update/weight %.2g",
             step, total, ranked[-1], found[ranked[-1]]["norm"], ranked[0], found[ranked[0]]["norm"], median(ratios),
@@ -154,12 +156,12 @@ def stats(layers: dict[str, list[Tensor]], scale: float) -> Stats:
     """
     rows, counts = [], []
     for part in layers.values():
-        grads = [p.grad.detach().to_dense() if p.grad.is_sparse else p.grad.detach() for p in part]
+        grads = [whole(p.grad.detach()).to_dense() for p in part]
         flat = torch.cat([grad.float().flatten() for grad in grads]) / scale
         inner = [i for i, p in enumerate(part) if p.ndim >= 2]
         weights = size([grads[i] for i in inner or range(len(grads))]) / scale
         count = sum(part[i].numel() for i in inner)
-        magnitude = size([part[i] for i in inner]) / count**0.5 if inner else flat.new_tensor(-1.0)
+        magnitude = size([whole(part[i].detach()) for i in inner]) / count**0.5 if inner else flat.new_tensor(-1.0)
         rows.append(torch.stack([flat.norm(), flat.mean(), flat.std(correction=0), (flat == 0).float().mean(),
                                  weights, magnitude]))  # fmt: skip
         counts.append(count)

@@ -51,7 +51,11 @@ class Memory(Callback):
         if self.cuda:
             torch.cuda.reset_peak_memory_stats(trainer.strategy.root_device)
 
-    on_validation_epoch_start = on_test_epoch_start = on_train_epoch_start
+    def on_validation_epoch_start(self, trainer: Trainer, task: LightningModule) -> None:
+        self.on_train_epoch_start(trainer, task)
+
+    def on_test_epoch_start(self, trainer: Trainer, task: LightningModule) -> None:
+        self.on_train_epoch_start(trainer, task)
 
     def on_validation_epoch_end(self, trainer: Trainer, task: LightningModule) -> None:
         if not trainer.sanity_checking:

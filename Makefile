@@ -22,7 +22,7 @@ stress: install  ## the tests that take minutes
 	@$(RUN) tests/stress_resume.py --kills 100
 	@$(RUN) tests/stress_resume.py --kills 20 --ddp
 
-gpu: install  ## the tests that need a GPU
+gpu: install  ## the tests that need a GPU, under 8 minutes
 	@$(RUN) -m pytest -m gpu
 
 tensorboard: install  ## curves of all runs, on http://localhost:6006

@@ -15,7 +15,7 @@ log = logging.getLogger("leyden.train")
 
 def train(cfg: DictConfig) -> float | None:
     """One run, from the config to its results; returns the best value of the objective."""
-    from leyden import build, checkpoints, loggers, process, record, runs
+    from leyden import build, checkpoints, failures, loggers, process, record, runs
 
     directory = Path(cfg.run_dir)
     with record.recording(cfg), ExitStack() as after:
@@ -36,7 +36,10 @@ def train(cfg: DictConfig) -> float | None:
             runs.rewind(directory, checkpoints.read(last)["leyden"]["files"] if last else {})
         loggers.begin(trainer, cfg, resumed=last is not None)
         after.push(partial(loggers.close, trainer))
-        trainer.fit(task, datamodule=datamodule, ckpt_path=last, weights_only=True)
+        with failures.explained(trainer, task):
+            trainer.fit(task, datamodule=datamodule, ckpt_path=last, weights_only=True)
+        if "shapes" in (cfg.get("callbacks") or {}):
+            return None  # debug=shapes has shown the layers, and trains nothing
         if trainer.global_step == 0:
             raise UserError(
                 "Nothing was trained: max_epochs, max_steps, max_time or limit_train_batches leave no step."

@@ -72,11 +72,16 @@ def results(run: Path) -> dict:
     metrics = json.loads((run / "metrics.json").read_text())
     metrics = {name: value for name, value in metrics.items() if name not in ("seconds", "samples_per_second")}
     with open(run / "metrics.csv", newline="") as file:
-        rows = [{name: value for name, value in row.items() if value} for row in csv.DictReader(file)]
+        rows = [
+            {name: value for name, value in row.items() if value and name[:5] != "time/"}
+            for row in csv.DictReader(file)
+        ]
     curves: dict[str, list] = {}
     for file in sorted(run.glob("tensorboard/events*"), key=lambda file: (file.stat().st_mtime_ns, file.name)):
         board = EventAccumulator(str(file), size_guidance={"scalars": 0}).Reload()
         for tag in sorted(set(board.Tags()["scalars"]) - {"epoch"}):  # Lightning's own axis
+            if tag.startswith("time/"):
+                continue
             curves.setdefault(tag, []).extend((event.step, event.value) for event in board.Scalars(tag))
     left = sorted(path.name for path in run.rglob(".*.part"))
     return {"metrics": metrics, "rows": rows, "curves": dict(sorted(curves.items())), "left": left}

@@ -38,3 +38,8 @@ def test_changes_hold_untracked_files_too(tmp_path, monkeypatch):
     (tmp_path / "other.py").write_text("not = 1\n")
     monkeypatch.setattr(record, "PROJECT", tmp_path)
     assert "+new = 1" in record.changes() and "not = 1" not in record.changes()
+
+
+def test_a_run_begins_with_its_parts(train):
+    log = (train() / "train.log").read_text()
+    assert log.count("body: Sequential 49,536, head: Linear 1,290") == 1

@@ -21,7 +21,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from torchvision.transforms import v2
 
-from leyden import UserError, checkpoints, exact, loggers, runs, trust
+from leyden import UserError, checkpoints, exact, failures, loggers, runs, trust
 from leyden.callbacks.keeper import Keeper
 from leyden.callbacks.mistakes import Mistakes
 from leyden.callbacks.records import Records
@@ -181,7 +181,8 @@ def evaluate(
     if weights:
         checkpoints.load(task, weights)
     reset_seed()  # a task that draws noise draws the same in another evaluation
-    found = run(task, datamodule=datamodule, verbose=False)
+    with failures.explained(trainer, task):
+        found = run(task, datamodule=datamodule, verbose=False)
     metrics = {name: value for part in found for name, value in part.items()}
     if not metrics:
         return {}
@@ -200,6 +201,12 @@ def summary(task: LightningModule, trainer: Trainer, datamodule: LightningDataMo
         "effective_batch": batch and batch * trainer.world_size * trainer.accumulate_grad_batches,
         "device": str(trainer.strategy.root_device),
         "parameters": sum(parameter.numel() for parameter in task.parameters()),
+        "trained": sum(parameter.numel() for parameter in task.parameters() if parameter.requires_grad),
+        "parts": {
+            name: f"{type(part).__name__} {count:,}"
+            for name, part in getattr(task, "model", task).named_children()
+            if (count := sum(parameter.numel() for parameter in part.parameters()))
+        },
         "data_fingerprint": getattr(datamodule, "fingerprint", None),
         "padding": getattr(datamodule, "padding", None),
         **(datamodule.notes if isinstance(datamodule, DataModule) else {}),

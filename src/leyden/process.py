@@ -1,17 +1,14 @@
 """What holds for the whole process of a run: seed, threads, precision of products, memory, and less noise."""
 
-import ctypes
 import logging
 import os
-import platform
-import sys
 import warnings
 
 import lightning
 import torch
 from omegaconf import DictConfig
 
-from leyden import UserError
+from leyden import UserError, heap
 from leyden.data.datamodule import cores
 
 NOISE = (
@@ -25,6 +22,7 @@ NOISE = (
     ".*lr_scheduler.step.*before.*optimizer.step.*",  # fires falsely when a scaler skips its first step
     ".*isinstance.treespec, LeafSpec.*",
     ".*across ranks is zero.*",
+    ".*requested to overfit but enabled .* shuffling.*",
     ".*You have overridden .*transfer_batch.*",
 )
 
@@ -38,20 +36,13 @@ def switches(cfg: DictConfig) -> None:
         warnings.filterwarnings("ignore", pattern)
     if not torch.cuda.is_available():  # else each optimizer step tries to load NVML again, 200 us
         os.environ.pop("PYTORCH_NVML_BASED_CUDA_CHECK", None)
-    keep_memory()
+    heap.keep()
     torch.set_num_threads(threads(cfg))
     if cfg.matmul_precision not in ("highest", "high", "medium"):
         raise UserError(f"matmul_precision={cfg.matmul_precision} is none; choose highest, high or medium.")
     torch.set_float32_matmul_precision(cfg.matmul_precision)
+    torch.backends.cudnn.deterministic = bool(cfg.trainer.deterministic)  # the Trainer sets the rest before CUDA starts
     lightning.seed_everything(cfg.seed, workers=True, verbose=False)
-
-
-def keep_memory() -> None:
-    """Let glibc keep the big buffers of a step for the next one; to give them back and fault them in costs 15 %."""
-    if sys.platform == "linux" and platform.libc_ver()[0] == "glibc":
-        libc = ctypes.CDLL(None)
-        libc.mallopt(-3, 2**25)  # M_MMAP_THRESHOLD: its largest value
-        libc.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
 
 
 def threads(cfg: DictConfig) -> int:

@@ -196,6 +196,10 @@ def tell(cfg: DictConfig, monitor: str, mode: str) -> None:
         cfg.get("model", cfg.task)._target_.split(".")[-1], f"{found['parameters']:,}", found["device"],
         found["precision"], found["effective_batch"] or "?", cfg.seed, monitor, mode,
     )  # fmt: skip
+    if found["parts"]:
+        frozen = found["parameters"] - found["trained"]
+        parts = ", ".join(f"{name}: {part}" for name, part in found["parts"].items())
+        log.info("%s%s", parts, f"; {frozen:,} are frozen" if frozen else "")
     if found["padding"]:
         log.info("%.1f%% of a training batch is padding", 100 * found["padding"])
     same = ["commit, versions, machine and data are the same"]

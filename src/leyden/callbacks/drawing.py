@@ -75,3 +75,26 @@ def matrix(counts: np.ndarray, names: Sequence[str]) -> np.ndarray:
     if margin:
         draw.text((4, 4), corner, INK, letters)
     return np.asarray(sheet)
+
+
+def curve(xs: Sequence[float], ys: Sequence[float], mark: float | None, title: str) -> np.ndarray:
+    """A line over x on a logarithmic axis, with a vertical line at `mark`; the ends of the axes are written."""
+    width, height, margin = 640, 400, 40
+    sheet = Image.new("RGB", (width, height), PAPER)
+    draw, letters, u = ImageDraw.Draw(sheet), font(), np.log10(xs)
+    low, high = min(ys), float(np.quantile(ys, 0.9)) + 0.1 * (max(ys) - min(ys))  # what diverges leaves the picture
+    scale = (width - 2 * margin) / max(u[-1] - u[0], 1e-9), (height - 2 * margin) / max(high - low, 1e-9)
+    down = [margin + (high - max(low, min(high, y))) * scale[1] for y in ys]
+    right = [margin + (place - u[0]) * scale[0] for place in u]
+    if mark:
+        at = margin + (np.log10(mark) - u[0]) * scale[0]
+        draw.line([at, margin, at, height - margin], (200, 60, 40), 2)
+        draw.text((at + 4, margin), f"{mark:.2e}", (200, 60, 40), letters)
+    draw.line(list(zip(right, down, strict=True)), DARK, 2)
+    draw.rectangle([margin, margin, width - margin, height - margin], outline=INK)
+    draw.text((margin, LINE), title, INK, letters)
+    draw.text((margin, height - margin + 4), f"{xs[0]:.1e}", INK, letters)
+    draw.text((width - margin, height - margin + 4), f"{xs[-1]:.1e}", INK, letters, anchor="ra")
+    draw.text((margin + 4, margin + 4), f"{high:.3g}", INK, letters)
+    draw.text((margin + 4, height - margin - LINE), f"{low:.3g}", INK, letters)
+    return np.asarray(sheet)

@@ -1,6 +1,7 @@
 """Stops a run whose loss is no number, before the weights are none either."""
 
 import math
+from collections.abc import Callable
 
 from lightning import Trainer
 from torch import Tensor
@@ -19,6 +20,7 @@ class Guard:
     def __init__(self) -> None:
         self.bad: Tensor | None = None  # whether a loss was not finite, on the device
         self.scale = 0.0  # the largest loss scale seen
+        self.witness: Callable[[Trainer], str] | None = None  # callbacks=[finite], which knows where it comes from
 
     def watch(self, trainer: Trainer, loss: Tensor, step: int) -> None:
         loss = loss.detach()
@@ -55,7 +57,9 @@ class Guard:
 
     def refuse(self, trainer: Trainer, what: str, step: int) -> None:
         batch = trainer.fit_loop.epoch_loop.batch_idx + 1
+        found = self.witness(trainer) if self.witness else ""
         raise UserError(
-            f"{what} (epoch {trainer.current_epoch + 1}, batch {batch}); what was saved is of before. Lower "
-            "optimizer.lr, type trainer.gradient_clip_val=1 or trainer.precision=32-true, or debug=anomaly finds it."
-        )
+            f"{what} (epoch {trainer.current_epoch + 1}, batch {batch}); what was saved is of before. "
+            + (found or "Lower optimizer.lr, type trainer.gradient_clip_val=1 or trainer.precision=32-true, or "
+               "'callbacks=[finite]' names the layer and debug=anomaly the operator that it comes from.")
+        )  # fmt: skip

@@ -14,6 +14,7 @@ from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.utilities import CombinedLoader
 
 from leyden import exact
+from leyden.callbacks.clock import Clock
 from leyden.callbacks.keeper import Keeper
 
 log = logging.getLogger(__name__)
@@ -68,20 +69,25 @@ class Records(Checkpoint):
         self.table: Table | None = None
         self.validated = False  # in this epoch
         self.batches, self.seconds, self.rows = 0, 0.0, 0  # of training, before the run was stopped
+        self.clock = Clock()
 
     def on_train_start(self, trainer: Trainer, task: LightningModule) -> None:
         self.step, self.started = trainer.global_step, time.perf_counter() - self.seconds
+        self.clock.start(trainer)
         if trainer.is_global_zero:
             self.table = Table(self.directory / "metrics.csv", self.rows)
             loaders = CombinedLoader(trainer.train_dataloader).flattened
             reasons = [*map(exact.why_not, loaders), self.keeper.changed]
             lost = "; ".join(reason for reason in reasons if reason)
-            self.tell(self.directory, exact=not lost, not_exact=lost or None)
+            size = getattr(trainer.train_dataloader, "batch_size", None)
+            batch = size and size * trainer.world_size * trainer.accumulate_grad_batches
+            self.tell(self.directory, exact=not lost, not_exact=lost or None, effective_batch=batch)
             if lost:
                 log.warning("This run is not exact: %s.", lost)
 
     def on_train_batch_end(self, trainer: Trainer, task: LightningModule, *_: Any) -> None:
         self.batches += 1
+        self.clock.batch(trainer, task)
         step, every = trainer.global_step, trainer.log_every_n_steps
         if step // every > self.step // every and self.table:
             logged = trainer.callback_metrics
@@ -94,6 +100,7 @@ class Records(Checkpoint):
 
     def on_validation_end(self, trainer: Trainer, task: LightningModule) -> None:
         self.validated = not trainer.sanity_checking
+        self.clock.go_on()
 
     def on_train_epoch_end(self, trainer: Trainer, task: LightningModule) -> None:
         self.keeper.conclude(trainer, task)
@@ -103,8 +110,11 @@ class Records(Checkpoint):
         if not self.validated:  # what is there is of an earlier epoch
             logged = {name: value for name, value in logged.items() if not name.startswith("val/")}
         self.validated = False
+        times = self.clock.epoch(trainer)
+        for logger in trainer.loggers if times else []:
+            logger.log_metrics(times, trainer.global_step)
         if self.table:
-            self.table.write({"epoch": trainer.current_epoch, "step": trainer.global_step} | logged)
+            self.table.write({"epoch": trainer.current_epoch, "step": trainer.global_step} | logged | times)
         self.metrics |= {
             split: {name: value for name, value in logged.items() if name.startswith(f"{split}/")}
             or self.metrics.get(split, {})
@@ -119,8 +129,7 @@ class Records(Checkpoint):
             self.save(self.directory / "metrics.json", self.metrics)
             last = f"/{trainer.max_epochs}" if trainer.max_epochs and trainer.max_epochs > 0 else ""
             values = "  ".join(f"{name} {value:.4g}" for name, value in logged.items() if name != "lr")
-            speed = f"  {rate:.0f} samples/s" if rate else ""
-            log.info("epoch %d%s  %s%s", trainer.current_epoch + 1, last, values, speed)
+            log.info("epoch %d%s  %s%s", trainer.current_epoch + 1, last, values, speed(times))
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -140,3 +149,13 @@ class Records(Checkpoint):
         """Training samples per second of all ranks, validation and saving included; None where batches have no size."""
         size = getattr(trainer.train_dataloader, "batch_size", None)
         return size and self.batches * size * trainer.world_size / (time.perf_counter() - self.started)
+
+
+def speed(times: dict[str, float]) -> str:
+    """The numbers of `Clock.epoch` for the log."""
+    rate = times.get("time/samples_per_second")
+    words = [f"{rate:.0f} samples/s"] if rate else []
+    words += (
+        [f"{1e3 * times['time/step_seconds']:.3g} ms/step", f"{times['time/waiting']:.0%} waiting"] if times else []
+    )
+    return "".join(f"  {word}" for word in words)

@@ -1,0 +1,26 @@
+from leyden.models.mlp import MLP
+
+KEYS = ["debug=overfit", "optimizer.lr=1e-2", "trainer.check_val_every_n_epoch=100"]
+
+
+def test_a_healthy_model_passes(train):
+    log = (train(*KEYS, "trainer.max_epochs=60") / "train.log").read_text()
+    assert "overfit: passed, the loss of one batch went from" in log and "in 60 steps" in log
+
+
+def test_labels_that_change_do_not_pass(train, monkeypatch):
+    from leyden.tasks.classification import Classification
+
+    step = Classification.step
+    monkeypatch.setattr(
+        Classification, "step", lambda self, batch: step(self, (batch[0], batch[1].roll(self.global_step)))
+    )
+    log = (train(*KEYS, "trainer.max_epochs=30") / "train.log").read_text()
+    assert "overfit: NOT passed" in log and "1. optimizer.lr" in log and "inputs and targets" in log
+
+
+def test_a_layer_without_gradient_is_named(train, monkeypatch):
+    forward = MLP.forward
+    monkeypatch.setattr(MLP, "forward", lambda self, x: forward(self, x).detach() * 0 + self.head.bias)
+    log = (train(*KEYS, "trainer.max_epochs=30") / "train.log").read_text()
+    assert "1. model.body.1.weight gets no gradient" in log

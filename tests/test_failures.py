@@ -1,0 +1,109 @@
+"""Errors of torch in a step, planted, and the sentence that comes of each."""
+
+import os
+
+import pytest
+import torch
+from torch import nn
+
+from leyden import UserError
+from leyden.models.mlp import MLP
+
+
+@pytest.fixture
+def plant(monkeypatch):
+    """Change the MLP when it is built."""
+
+    def fault(change):
+        build = MLP.__init__
+
+        def init(self, *arguments, **keywords):
+            build(self, *arguments, **keywords)
+            change(self)
+
+        monkeypatch.setattr(MLP, "__init__", init)
+
+    return fault
+
+
+def refused(train, *keys):
+    with pytest.raises(UserError) as caught:
+        train(*keys)
+    return str(caught.value)
+
+
+def test_a_wrong_linear_size_is_shown_among_the_layers(train, plant):
+    plant(lambda model: model.body.__setitem__(4, nn.Linear(100, 128)))
+    said = refused(train)
+    lines = said.splitlines()
+    assert [line.split()[0] for line in lines if line.startswith("  model")][:2] == ["model.body.0", "model.body.1"]
+    (marked,) = [line for line in lines if line.startswith("> ")]
+    assert marked.split()[1:3] == ["model.body.4", "Linear"] and "16 x 256" in marked
+    assert "fails on sizes in model.body.4 (Linear): it takes ... x 100 (in_features) and got 16 x 256" in lines[-1]
+
+
+def test_a_loss_that_does_not_fit_is_named(train, plant):
+    plant(lambda model: setattr(model, "head", nn.Sequential(model.head, nn.Unflatten(1, (2, 5)))))
+    said = refused(train)
+    assert "> loss" in said and "16 x 2 x 5, 16" in said
+
+
+def test_an_error_of_another_kind_stays_what_it_is(train, plant):
+    class Broken(nn.Module):
+        def forward(self, x):
+            raise ValueError("a bug")
+
+    plant(lambda model: setattr(model, "head", Broken()))
+    with pytest.raises(ValueError, match="a bug"):
+        train()
+
+
+def test_under_compile_the_layers_are_shown_too(train, plant):
+    plant(lambda model: model.body.__setitem__(4, nn.Linear(100, 128)))
+    assert "it takes ... x 100 (in_features)" in refused(train, "task.compile=true")
+
+
+# memory and determinism
+
+
+class Function(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
+@pytest.mark.parametrize("take", [lambda x: x.new_empty(2**60, dtype=torch.int8), lambda x: bytearray(2**60)])
+def test_out_of_memory_names_numbers_to_try(train, plant, take):
+    def fill(x):
+        take(x)
+        return x
+
+    plant(lambda model: model.body.append(Function(fill)))
+    said = refused(train, "trainer.accumulate_grad_batches=2")
+    assert "Out of memory on this machine with 16 samples a step, 32-true" in said
+    assert "data.batch_size=8 trainer.accumulate_grad_batches=4" in said and "trainer.precision=bf16-mixed" in said
+    assert "\n" not in said
+
+
+def test_an_operator_without_deterministic_form_is_named(train, plant):
+    def put(x):
+        index = torch.zeros(3, dtype=torch.int64)
+        return x + torch.zeros_like(x).put_(index, torch.ones(3))
+
+    plant(lambda model: model.body.append(Function(put)))
+    said = refused(train, "trainer.deterministic=true")
+    assert said.startswith("put_ has no deterministic form on cpu, and is called in model.body.7 (Function), line")
+    assert f"of {__file__};" in said and "trainer.deterministic=warn" in said and "\n" not in said
+    assert "put_" in (train("trainer.deterministic=warn", folder="warn") / "train.log").read_text()
+
+
+def test_deterministic_sets_all_that_torch_needs(train, monkeypatch):
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
+    train("trainer.deterministic=true")
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8" and not torch.backends.cudnn.benchmark
+    assert torch.backends.cudnn.deterministic and torch.are_deterministic_algorithms_enabled()
+    train(folder="after")
+    assert not torch.are_deterministic_algorithms_enabled() and not torch.backends.cudnn.deterministic

@@ -53,7 +53,7 @@ with contextlib.suppress(ImportError):  # Hydra imports this at each start; hydr
             from submitit.slurm import slurm
 
             named = slurm.SlurmExecutor._equivalence_dict() | {"nodes": "nodes"}
-            params = {named.get(key, key): value for key, value in self.params.items() if value is not None}
+            params = {str(named.get(key, key)): value for key, value in self.params.items() if value is not None}
             folder, _ = params.pop("submitit_folder"), params.pop("max_num_timeout")
             if "mem" in params:
                 params["mem"] = f"{params['mem']}GB"

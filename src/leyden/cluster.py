@@ -33,7 +33,7 @@ def translate() -> None:
         return
     first = re.sub(r"\[(\d+).*", r"\1", nodes).split(",")[0]  # of a list such as node[01-04,7],gpu2
     each = tasks // (number("SLURM_NNODES") or number("SLURM_JOB_NUM_NODES", 1))
-    words = {"RANK": number("SLURM_PROCID"), "WORLD_SIZE": tasks, "LOCAL_RANK": number("SLURM_LOCALID")}
+    words: dict[str, Any] = {"RANK": number("SLURM_PROCID"), "WORLD_SIZE": tasks, "LOCAL_RANK": number("SLURM_LOCALID")}
     words |= {"LOCAL_WORLD_SIZE": each, "GROUP_RANK": number("SLURM_NODEID"), "MASTER_ADDR": first or "127.0.0.1"}
     words |= {"MASTER_PORT": 15_000 + number("SLURM_JOB_ID") % 10_000, "TORCHELASTIC_RUN_ID": number("SLURM_JOB_ID")}
     for name, word in words.items():

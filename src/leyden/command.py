@@ -61,8 +61,8 @@ def launch(function: Callable[[DictConfig], Any], config: str) -> None:
         sys.exit(2)
     finally:
         if ranks.outside() and cluster.rank() == 0:  # the others wait for a config, if it had not come to one
-            error = sys.exc_info()[1]
-            cluster.share("0" if error is None else str(getattr(error, "code", 1) or 0))
+            left = sys.exc_info()[1]
+            cluster.share("0" if left is None else str(getattr(left, "code", 1) or 0))
 
 
 def run(function: Callable[[DictConfig], Any], config: str) -> None:

@@ -160,8 +160,8 @@ def alive(record: dict[str, Any]) -> bool:
         return record.get("pid_born") == born(record.get("pid"))
     if (slurm := record.get("slurm")) and slurm["job"] == os.environ.get("SLURM_JOB_ID"):
         return slurm["restarts"] >= int(os.environ.get("SLURM_RESTART_COUNT") or 0)
-    beat = record.get("heartbeat") or record.get("started")
-    return bool(beat) and (datetime.now().astimezone() - datetime.fromisoformat(beat)).total_seconds() < DEAD
+    beat = str(record.get("heartbeat") or record.get("started") or "1970-01-01T00:00:00+00:00")
+    return (datetime.now().astimezone() - datetime.fromisoformat(beat)).total_seconds() < DEAD
 
 
 def born(pid: int | None) -> str | None:

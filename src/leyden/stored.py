@@ -63,8 +63,9 @@ def to_rerun(line: overrides.Line, directory: Path) -> DictConfig:
     stored = runs.stored(directory)
     fresh = OmegaConf.create({"name": None, "rerun": str(directory), "log_dir": "logs"})
     tree = again(line, directory)
-    missing = {key: None for key in ("resume", "init_from") if key not in stored}
-    return OmegaConf.create({**dict(tree.items_ex(resolve=False)), **missing, **dict(fresh.items_ex(resolve=False))})
+    missing = dict.fromkeys(key for key in ("resume", "init_from") if key not in stored)
+    parts = [tree.items_ex(resolve=False), missing.items(), fresh.items_ex(resolve=False)]
+    return OmegaConf.create({str(key): value for part in parts for key, value in part})
 
 
 def to_resume(line: overrides.Line, directory: Path, checkpoint: str) -> DictConfig:

@@ -87,14 +87,13 @@ def restore(trainer: Trainer, task: LightningModule, entry: dict[str, Any]) -> N
     if mine["sums"]:
         task.sums = mine["sums"]
     for name, state in mine["metrics"].items():
-        vars(metric := task.get_submodule(name)).update(state)
-        metric._update_count = 1
+        vars(task.get_submodule(name)).update(state | {"_update_count": 1})
     trainer._logger_connector._first_loop_iter = True  # at the first batch of a loop it would forget what was logged
     for key, saved in mine["logged"].items():
-        meta = _Metadata(**saved["meta"])
+        meta, name = _Metadata(**saved["meta"]), saved["meta"]["metric_attribute"]
         meta.sync = _Sync(**saved["sync"], fn=trainer.strategy.reduce)
         item = _ResultMetric(meta, saved["state"] is not None)
-        vars(item).update(saved["state"] or {"value": task.get_submodule(meta.metric_attribute)})
+        vars(item).update(saved["state"] or {"value": task.get_submodule(name)})
         item._update_count = 1
         trainer.fit_loop.epoch_loop._results[key] = item
 

@@ -167,6 +167,8 @@ class Supervised(LightningModule):
 
     def configure_model(self) -> None:
         if self.device_mesh is not None and not isinstance(self.model, FSDPModule):
+            for parameter in self.model.parameters():
+                parameter.data = parameter.data.contiguous()  # channels_last cannot be divided
             for part in self.model.children():
                 fully_shard(part, mesh=self.device_mesh["data_parallel"])
             fully_shard(self.model, mesh=self.device_mesh["data_parallel"])

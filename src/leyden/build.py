@@ -126,7 +126,7 @@ def parts(cfg: DictConfig) -> tuple[LightningDataModule, LightningModule]:
 def watchers(cfg: DictConfig) -> list[Callback]:
     """The keeper first, the chosen callbacks, and the records last."""
     chosen = [make(node, f"callbacks.{name}") for name, node in group(cfg, "callbacks")]
-    tree = OmegaConf.to_yaml(cfg, resolve=True)
+    tree = OmegaConf.to_yaml(cfg)
     settings = {"write": cfg.trainer.enable_checkpointing, "seed": cfg.seed, "exact": cfg.exact, "config": tree}
     keeper = Keeper(cfg.run_dir, objective=cfg.objective, **settings, **cfg.checkpoint)
     return [keeper, *chosen, Mistakes(), Records(cfg.run_dir, keeper, runs.write_json, runs.update)]

@@ -102,7 +102,8 @@ def load(module: nn.Module, path: Path | str, strict: bool = True) -> None:
     }
     if not weights:
         raise UserError(f"{path} holds no weights; it needs a state_dict.")
-    if sick := [name for name, value in weights.items() if not value.isfinite().all()]:
+    learned = weights.keys() & dict(module.named_parameters()).keys()  # a buffer may hold NaN for what is missing
+    if sick := [name for name in sorted(learned) if not weights[name].isfinite().all()]:
         raise UserError(f"{path} holds numbers that are not finite, in {sick[0]}; take other weights.")
     shapes = {
         f"{name} {[*weights[name].shape]} instead of {[*own[name].shape]}": name

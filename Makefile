@@ -15,7 +15,7 @@ train: install  ## train the default model on the bundled data
 	@$(RUN) src/train.py
 
 test: install  ## the test suite
-	@$(RUN) -m pytest
+	@OMP_NUM_THREADS=1 $(RUN) -m pytest -n 2 --dist loadfile
 
 stress: install  ## the tests that take minutes
 	@$(RUN) -m pytest -m stress

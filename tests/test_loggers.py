@@ -45,8 +45,10 @@ def board(run):
 
 
 def rows(run):
+    """Of the CSV logger, but for what the clock says."""
     with open(run / "csv" / "metrics.csv", newline="") as file:
-        return [{name: value for name, value in row.items() if value} for row in csv.DictReader(file)]
+        found = [{name: value for name, value in row.items() if value} for row in csv.DictReader(file)]
+    return [row for row in found if not any(name.startswith("time/") for name in row)]
 
 
 def test_columns_are_what_a_sweep_varies_as_plain_values():
@@ -81,7 +83,7 @@ def test_a_run_that_goes_on_tells_nothing_twice(cli, tmp_path):
     assert rows(cut) == rows(whole)
     found, expected = board(cut), board(whole)
     assert found.Tags() == expected.Tags()
-    for tag in found.Tags()["scalars"]:
+    for tag in (tag for tag in found.Tags()["scalars"] if not tag.startswith("time/")):
         assert [(e.step, e.value) for e in found.Scalars(tag)] == [(e.step, e.value) for e in expected.Scalars(tag)]
     assert all(len(found.Tensors(tag)) == 1 for tag in ("config/text_summary", "command/text_summary"))
 

@@ -99,7 +99,7 @@ def test_a_directory_is_held_by_one_process(tmp_path):
     env = os.environ | {"PYTHONPATH": str(runs.PROJECT / "src")}
     with runs.claim(tmp_path):
         refused = subprocess.run(line, env=env, capture_output=True, text=True)
-        assert refused.returncode and "is being run by process" in refused.stderr
+        assert refused.returncode and "is being started by another process" in refused.stderr
     assert subprocess.run(line, env=env, capture_output=True, text=True).stdout == "held\n"
 
 

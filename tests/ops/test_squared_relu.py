@@ -235,7 +235,7 @@ def test_nothing_is_built_that_is_not_asked_for(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_a_wheel_built_ahead_is_used_without_a_compiler(tmp_path):
     shutil.copytree(kernels.FOLDER, tmp_path / "ops", ignore=shutil.ignore_patterns("__pycache__", "build", "*.egg-*"))
     pip = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", tmp_path]

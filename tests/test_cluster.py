@@ -50,7 +50,7 @@ def tasks(tmp_path: Path, arguments: list[str], **words: str) -> list[subprocess
     return [subprocess.CompletedProcess([], p.returncode, *s) for p, s in zip(started, said, strict=True)]
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_srun_makes_one_run_and_goes_on_with_it_when_requeued(tmp_path):
     for ran in tasks(tmp_path, ["trainer=ddp", "name=job"]):
         assert ran.returncode == 0, ran.stderr
@@ -114,7 +114,7 @@ def test_a_sweep_under_torchrun_is_refused(command):
     assert refused.returncode == 2 and "hydra/launcher=slurm" in refused.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_a_hanging_rank_ends_with_the_timeout(tmp_path):
     stuck = tmp_path / "stuck.py"
     stuck.write_text(
@@ -140,7 +140,7 @@ def test_fsdp_trains_and_its_checkpoint_loads_in_one_process(command, tmp_path):
     assert found[0]["test/loss"] == pytest.approx(found[1]["test/loss"], abs=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_two_nodes_make_one_run(tmp_path):
     """For real: torchrun on two machines, which are network namespaces joined by a cable."""
     if sys.platform != "linux" or os.geteuid() != 0:

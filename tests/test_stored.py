@@ -64,7 +64,7 @@ def test_a_run_that_is_killed_at_random_comes_to_the_same_bits(context, tmp_path
         assert not found["left"] and record(tmp_path / "train" / f"by{number}")["status"] == "finished"
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_two_processes_resume_to_the_same_bits(context, tmp_path):
     line = [*SMALL, "trainer=ddp", "trainer.accumulate_grad_batches=2"]
     for name, after in (("whole", None), ("cut", 12)):
@@ -195,6 +195,7 @@ def test_a_run_has_one_process(cli, context, tmp_path):
     assert cli("resume=a", "trainer.max_steps=5000", "trainer.max_epochs=60")[0] == 0
 
 
+@pytest.mark.stress  # by the clock
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
 def test_a_signal_says_how_to_go_on(cli, tmp_path, number):
     status, said = cli(*SMALL, "trainer.max_epochs=4000", "name=a", after=3.5, number=number)

@@ -29,11 +29,11 @@ def train(cfg: DictConfig) -> float | None:
             record.tell(cfg, keeper.monitor, keeper.mode)
 
         # train, from the start, from other weights, or from where the run was stopped
-        last = checkpoints.newest(directory / "checkpoints", cfg.resume) if cfg.resume else None
+        last, entry = checkpoints.newest(directory / "checkpoints", cfg.resume) if cfg.resume else (None, {})
         if cfg.init_from and not last:
             checkpoints.load(task, runs.weights(cfg.init_from, runs.in_project(cfg.log_dir)), cfg.strict)
         if trainer.is_global_zero:
-            runs.rewind(directory, checkpoints.read(last)["leyden"]["files"] if last else {})
+            runs.rewind(directory, entry.get("files", {}))
         loggers.begin(trainer, cfg, resumed=last is not None)
         after.push(partial(loggers.close, trainer))
         with failures.explained(trainer, task):

@@ -67,11 +67,11 @@ def trained(logs):
 
 
 @pytest.fixture
-def typed(logs, monkeypatch, capsys):
+def script(monkeypatch, capsys):
     """Run a script as typed, in this process, which has imported torch; returns status, output and errors."""
 
-    def run(script: str, *arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", [str(runs.PROJECT / "src" / script), *arguments, f"log_dir='{logs}'"])
+    def run(name: str, *arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", [str(runs.PROJECT / "src" / name), *arguments])
         capsys.readouterr()
         try:
             runpy.run_path(sys.argv[0], run_name="__main__")
@@ -81,6 +81,29 @@ def typed(logs, monkeypatch, capsys):
         return status, *capsys.readouterr()
 
     return run
+
+
+@pytest.fixture
+def typed(logs, script):
+    """As `script`, on the runs of this module."""
+    return lambda name, *arguments: script(name, *arguments, f"log_dir='{logs}'")
+
+
+@pytest.fixture
+def plant(monkeypatch):
+    """Change the MLP when it is built."""
+    from leyden.models.mlp import MLP
+
+    def fault(change):
+        build = MLP.__init__
+
+        def init(self, *arguments, **keywords):
+            build(self, *arguments, **keywords)
+            change(self)
+
+        monkeypatch.setattr(MLP, "__init__", init)
+
+    return fault
 
 
 @pytest.fixture

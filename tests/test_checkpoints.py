@@ -84,13 +84,13 @@ def test_the_newest_whole_checkpoint_is_found(tmp_path, caplog):
             ("loops", "callbacks", "optimizer_states", "lr_schedulers", "pytorch-lightning_version")
         )
         checkpoints.AtomicIO().save_checkpoint({**content, "state_dict": {}, "leyden": entry}, tmp_path / name)
-    assert checkpoints.newest(tmp_path).name == "last.ckpt"
+    assert checkpoints.newest(tmp_path)[0].name == "last.ckpt"
     with pytest.raises(UserError, match=r"init_from=.*other\.ckpt"):
         checkpoints.newest(tmp_path, str(tmp_path / "other.ckpt"))
     (tmp_path / "last.ckpt").write_bytes(b"")
-    assert checkpoints.newest(tmp_path).name == "best.ckpt" and "last.ckpt is damaged" in caplog.text
+    assert checkpoints.newest(tmp_path)[0].name == "best.ckpt" and "last.ckpt is damaged" in caplog.text
     (tmp_path / "best.ckpt").unlink()
-    assert checkpoints.newest(tmp_path) is None
+    assert checkpoints.newest(tmp_path) == (None, {})
 
 
 def test_weights_of_other_makes_are_taken(tmp_path):

@@ -7,23 +7,6 @@ import torch
 from torch import nn
 
 from leyden import UserError
-from leyden.models.mlp import MLP
-
-
-@pytest.fixture
-def plant(monkeypatch):
-    """Change the MLP when it is built."""
-
-    def fault(change):
-        build = MLP.__init__
-
-        def init(self, *arguments, **keywords):
-            build(self, *arguments, **keywords)
-            change(self)
-
-        monkeypatch.setattr(MLP, "__init__", init)
-
-    return fault
 
 
 def refused(train, *keys):

@@ -262,21 +262,9 @@ def test_facts_are_plain(train):
 
 
 @pytest.fixture
-def typed(tmp_path, monkeypatch, capsys):
-    """Run a script on a run of theirs, in this process; returns status, output and errors."""
-
-    def run(script: str, *arguments: str) -> tuple[int, str, str]:
-        line = [*arguments, "trusted=[foreign]", f"log_dir='{tmp_path}'"]
-        monkeypatch.setattr(sys, "argv", [str(runs.PROJECT / "src" / script), *line])
-        capsys.readouterr()
-        try:
-            runpy.run_path(sys.argv[0], run_name="__main__")
-            status = 0
-        except SystemExit as left:
-            status = left.code
-        return status, *capsys.readouterr()
-
-    return run
+def typed(tmp_path, script):
+    """As `script`, on a run of theirs."""
+    return lambda name, *arguments: script(name, *arguments, "trusted=[foreign]", f"log_dir='{tmp_path}'")
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)

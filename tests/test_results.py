@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from leyden import UserError, runs
+from leyden import UserError, life
 from leyden.results import collect, read, where
 from synthetic import write
 
@@ -39,7 +39,7 @@ def test_the_value_comes_with_its_epoch(tmp_path):
 
 
 def test_a_running_run_that_is_dead_was_killed(tmp_path):
-    mine = {"host": socket.gethostname(), "pid": os.getpid(), "pid_born": runs.born(os.getpid())}
+    mine = {"host": socket.gethostname(), "pid": os.getpid(), "pid_born": life.born(os.getpid())}
     assert read(write(tmp_path / "0", status="running", **mine)).status == "running"
     assert read(write(tmp_path / "1", status="running", **mine | {"pid_born": "1"})).status == "killed"
     for n, beat in enumerate(("nonsense", 5, "2020-01-01T00:00:00", None), 2):

@@ -1,5 +1,4 @@
 import os
-import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -74,21 +73,6 @@ def test_the_newest_unfinished_run_is_found(tmp_path):
     assert runs.find("latest", tmp_path, unfinished=True).name == "b"
     runs.update(tmp_path / "train" / "d", heartbeat="2026-01-01T00:00:00+00:00")
     assert runs.find("latest", tmp_path, unfinished=True).name == "d"
-
-
-def test_who_is_alive(tmp_path, monkeypatch):
-    mine = {"status": "running", "host": socket.gethostname(), "pid": os.getpid(), "pid_born": runs.born(os.getpid())}
-    assert runs.alive(mine) and not runs.alive(mine | {"status": "stopped"})
-    assert not runs.alive(mine | {"pid_born": "another process of the same number"})
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    born = runs.born(gone.pid)
-    gone.wait()
-    assert not runs.alive(mine | {"pid": gone.pid, "pid_born": born})
-    far = {"status": "running", "host": "elsewhere", "heartbeat": runs.now(), "slurm": {"job": "7", "restarts": 0}}
-    assert runs.alive(far) and not runs.alive(far | {"heartbeat": "2026-01-01T00:00:00+00:00"})
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")  # the job was requeued, so its first start is over
-    assert not runs.alive(far)
 
 
 def test_a_directory_is_held_by_one_process(tmp_path):

@@ -56,25 +56,26 @@ def check(path: Path | str) -> None:
             raise zipfile.BadZipFile(f"{damaged} is not what was written")
 
 
-def newest(folder: Path, asked: str = "") -> Path | None:
-    """The checkpoint that a run goes on from: the one asked for, or the newest that is whole; None where there is none.
+def newest(folder: Path, asked: str = "") -> tuple[Path | None, dict[str, Any]]:
+    """The checkpoint that a run goes on from, and its entry `leyden`: the one asked for, or the newest that is whole;
+    None and nothing where there is none.
 
     Raises:
         UserError: the one asked for is damaged, or holds weights alone.
     """
     if asked.endswith(".ckpt"):
-        if not resumable(read(asked)):
+        if not resumable(content := read(asked)):
             raise UserError(f"No run can go on from {asked}, which holds weights alone; type init_from={asked}.")
-        return Path(asked)
+        return Path(asked), content["leyden"]
     for path in sorted(folder.glob("*.ckpt"), key=lambda path: path.name != "last.ckpt"):
         try:
-            if resumable(read(path)):
+            if resumable(content := read(path)):
                 log.info("going on from %s", path.name)
-                return path
+                return path, content["leyden"]
         except UserError as error:
             log.warning("%s Looking for an older one.", error)
     log.warning("There is no whole checkpoint in %s; the run starts from its first step.", folder)
-    return None
+    return None, {}
 
 
 def resumable(content: dict[str, Any]) -> bool:

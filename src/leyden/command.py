@@ -18,7 +18,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from leyden import UserError, cluster, overrides, ranks, runs, stored
+from leyden import UserError, cluster, life, overrides, ranks, runs, stored
 from leyden.help import show_help
 from leyden.readers import from_file, from_run, literal, logs
 
@@ -161,7 +161,7 @@ def start(function: Callable[[DictConfig], Any], cfg: DictConfig, script: str) -
             OmegaConf.update(cfg, key, os.path.abspath(os.path.expanduser(path)))
     if cfg.seed is None:
         cfg.seed = secrets.randbelow(2**31)
-    if cluster.number("SLURM_RESTART_COUNT") and (directory / "config.yaml").is_file() and "resume" in cfg:
+    if (life.slurm() or {}).get("restarts") and (directory / "config.yaml").is_file() and "resume" in cfg:
         cfg.resume = str(directory)  # a job of a sweep that was requeued
     if ranks.outside():
         cluster.fit(cfg.trainer)
@@ -169,15 +169,17 @@ def start(function: Callable[[DictConfig], Any], cfg: DictConfig, script: str) -
     processes = 1 if ranks.outside() else ranks.count(cfg.trainer)
     if processes == 1 and cfg.trainer.strategy == "ddp" and not ranks.outside():
         cfg.trainer.update(strategy="auto", devices=1)  # no process group that the next job would inherit
-    try:
-        with runs.claim(directory) if HydraConfig.get().mode == RunMode.MULTIRUN else nullcontext():
-            return function(cfg) if processes == 1 else ranks.start(script, cfg, directory, processes)
-    except ranks.RankError as error:
-        runs.update(directory, status="failed", reason=str(error), ended=runs.now())
-        raise
-    except SystemExit:
-        runs.update(directory, status="stopped", ended=runs.now())
-        raise
+    with runs.claim(directory) if HydraConfig.get().mode == RunMode.MULTIRUN else nullcontext():
+        if processes == 1:
+            return function(cfg)
+        try:
+            return ranks.start(script, cfg, directory, processes)
+        except ranks.RankError as error:
+            runs.update(directory, status="failed", reason=str(error), ended=runs.now())
+            raise
+        except SystemExit:
+            runs.update(directory, status="stopped", ended=runs.now())
+            raise
 
 
 @contextmanager

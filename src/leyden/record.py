@@ -20,7 +20,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from leyden import UserError
-from leyden.runs import BEAT, PROJECT, born, in_words, now, read_json, update
+from leyden.life import BEAT, born, slurm
+from leyden.runs import PROJECT, in_words, now, read_json, update
 
 PACKAGES = ("torch", "lightning", "torchvision", "torchmetrics", "hydra-core", "tensorboard", "onnx", "numpy")
 log = logging.getLogger(__name__)
@@ -129,13 +130,12 @@ def overridden(directory: Path) -> list[str]:
 
 def place() -> dict[str, Any]:
     """Which process on which machine runs which code."""
-    job = os.environ.get("SLURM_JOB_ID")
     return {
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "pid_born": born(os.getpid()),
         "heartbeat": now(),
-        "slurm": job and {"job": job, "restarts": int(os.environ.get("SLURM_RESTART_COUNT") or 0)},
+        "slurm": slurm(),
         "commit": git("rev-parse", "--verify", "-q", "HEAD").strip() or None,
         "versions": {"python": platform.python_version()} | {name: version(name) for name in PACKAGES},
         "hardware": {"machine": platform.machine(), "system": platform.platform(), "cores": os.cpu_count()},

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from leyden import UserError, runs
+from leyden import UserError, life, runs
 from leyden.keys import direction
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the one in C is ten times faster
@@ -35,7 +35,7 @@ class Run:
         """As run.json has it, but `killed` where it says running and nobody runs it."""
         status = str(self.record.get("status") or "unknown")
         try:
-            return "killed" if status == "running" and not runs.alive(self.record) else status
+            return "killed" if status == "running" and not life.alive(self.record) else status
         except (TypeError, ValueError, KeyError):  # of a heartbeat that is none
             return "killed"
 

@@ -4,8 +4,6 @@ import json
 import os
 import re
 import shlex
-import socket
-import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,13 +13,11 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from leyden import UserError
+from leyden import UserError, life
 
 PROJECT = Path(__file__).resolve().parents[2]
 CONF = PROJECT / "conf"
 NEEDED = ("data", "task", "trainer")  # in the config of a run
-BEAT = 30  # seconds between the signs of life of a run
-DEAD = 4 * BEAT  # seconds without one, after which a run on another machine is given up
 WRITING = threading.Lock()  # of run.json, which two threads update
 
 
@@ -70,7 +66,7 @@ def find(run: str, logs: Path, unfinished: bool = False) -> Path:
         records = {path: read_json(path / "run.json") for path in folders}
         if unfinished:
             fit = [path for path, record in records.items() if record.get("status") not in (None, "finished")]
-            fit = [path for path in fit if (path / "config.yaml").is_file() and not alive(records[path])]
+            fit = [path for path in fit if (path / "config.yaml").is_file() and not life.alive(records[path])]
         else:
             fit = [path for path, record in records.items() if record and any((path / "checkpoints").glob("*.ckpt"))]
         if not fit:
@@ -137,7 +133,7 @@ def claim(directory: Path) -> Iterator[None]:
     record = read_json(directory / "run.json")
     who = f"run by process {record['pid']} on {record['host']}" if "pid" in record else "started by another process"
     busy = UserError(f"{directory} is being {who}; wait for its end.")
-    if alive(record):
+    if life.alive(record):
         raise busy
     try:
         import fcntl
@@ -150,32 +146,6 @@ def claim(directory: Path) -> Iterator[None]:
         except OSError as error:
             raise busy from error
         yield
-
-
-def alive(record: dict[str, Any]) -> bool:
-    """Whether the process that wrote this run.json still runs: by its start on this machine, else by its heartbeat."""
-    if record.get("status") != "running":
-        return False
-    if record.get("host") == socket.gethostname():
-        return record.get("pid_born") == born(record.get("pid"))
-    if (slurm := record.get("slurm")) and slurm["job"] == os.environ.get("SLURM_JOB_ID"):
-        return slurm["restarts"] >= int(os.environ.get("SLURM_RESTART_COUNT") or 0)
-    beat = str(record.get("heartbeat") or record.get("started") or "1970-01-01T00:00:00+00:00")
-    return (datetime.now().astimezone() - datetime.fromisoformat(beat)).total_seconds() < DEAD
-
-
-def born(pid: int | None) -> str | None:
-    """When a process of this machine started, in the system's own words; None where there is none."""
-    try:
-        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return None if words[0] in "ZX" else words[19]
-    except (OSError, IndexError):
-        pass
-    if Path("/proc/self/stat").exists() or os.name != "posix" or not pid:
-        return None
-    return (
-        subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True).stdout.strip() or None
-    )
 
 
 # what a run says of itself

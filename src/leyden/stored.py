@@ -7,7 +7,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from leyden import UserError, overrides, runs
+from leyden import UserError, life, overrides, runs
 
 OURS = {".lock", ".hydra", ".ranks", "run.json", "config.yaml", "train.log"}  # in a run that had hardly begun
 PLACE = ("accelerator", "devices", "num_nodes", "strategy")  # of a trainer: where it runs
@@ -26,15 +26,15 @@ def name_of(key: str) -> str:
 
 
 def again(line: overrides.Line, directory: Path, allowed: tuple[str, ...] | None = None) -> DictConfig:
-    """The tree of a run with the groups that are typed in place of its own; `line` keeps its other keys.
+    """The tree of a run with the groups that are typed in place of its own; `line` keeps its other keys, unchecked.
 
     Raises:
-        UserError: the run cannot be read, a group is none of those allowed, or a key does not fit the tree.
+        UserError: the run cannot be read, or a group is none of those allowed.
     """
     tree = runs.stored(directory)
     tree.threads = tree.threads or runs.read_json(directory / "run.json").get("threads")
-    trusted = [key for key in line.keys if name_of(key) == "trusted"]
-    tree.trusted = overrides.check(replace(line, keys=trusted), runs.CONF).trusted  # never what is stored
+    usual = overrides.check(replace(line, keys=[key for key in line.keys if name_of(key) == "trusted"]), runs.CONF)
+    tree.trusted = usual.trusted  # never what is stored
     chosen = [key for key in line.keys if (runs.CONF / name_of(key)).is_dir()]
     for key in chosen:
         if name_of(key) in ("experiment", "debug", "local") or (allowed and name_of(key) not in allowed):
@@ -43,7 +43,7 @@ def again(line: overrides.Line, directory: Path, allowed: tuple[str, ...] | None
         if line.multirun and "," in key and "[" not in key:
             raise UserError(f"{key}: a sweep of an old run varies keys, not groups; take the comma out.")
     if chosen:
-        typed, usual = (overrides.check(replace(line, keys=keys), runs.CONF) for keys in (chosen, []))
+        typed = overrides.check(replace(line, keys=chosen), runs.CONF)
         for name in map(name_of, chosen):
             node = OmegaConf.select(typed, name.replace("/", "."))
             if name == "trainer":  # what the option says; epochs and the like stay those of the run
@@ -54,16 +54,14 @@ def again(line: overrides.Line, directory: Path, allowed: tuple[str, ...] | None
             else:
                 OmegaConf.update(tree, name.replace("/", "."), node, merge=name == "trainer", force_add=True)
     line.keys = [key for key in line.keys if key not in chosen]
-    overrides.check(line, runs.CONF, tree)
     return tree
 
 
 def to_rerun(line: overrides.Line, directory: Path) -> DictConfig:
     """The tree for a new run that repeats an old one."""
-    stored = runs.stored(directory)
     fresh = OmegaConf.create({"name": None, "rerun": str(directory), "log_dir": "logs"})
     tree = again(line, directory)
-    missing = dict.fromkeys(key for key in ("resume", "init_from") if key not in stored)
+    missing = dict.fromkeys(key for key in ("resume", "init_from") if key not in tree)
     parts = [tree.items_ex(resolve=False), missing.items(), fresh.items_ex(resolve=False)]
     return OmegaConf.create({str(key): value for part in parts for key, value in part})
 
@@ -147,7 +145,7 @@ def go_on_with_name(
     if foreign and not (directory / "config.yaml").is_file():
         raise UserError(f"{directory} holds {foreign[0]}, which is of no run; type another name.")
     record = runs.read_json(directory / "run.json")
-    if not begun(directory) and record.get("status") != "finished" and not runs.alive(record):
+    if not begun(directory) and record.get("status") != "finished" and not life.alive(record):
         return None  # no step of it is left
     if set(typed) != set(before := typed_before(directory)):
         now, then = (" ".join(sorted(set(a) - set(b))) or "nothing" for a, b in ((typed, before), (before, typed)))

@@ -21,19 +21,9 @@ class Function(nn.Module):
 
 
 @pytest.fixture
-def plant(monkeypatch):
+def plant(plant):
     """A function before the head of the MLP."""
-
-    def fault(function):
-        build = MLP.__init__
-
-        def init(self, *arguments, **keywords):
-            build(self, *arguments, **keywords)
-            self.body.append(Function(function))
-
-        monkeypatch.setattr(MLP, "__init__", init)
-
-    return fault
+    return lambda function: plant(lambda model: model.body.append(Function(function)))
 
 
 def refused(train, *keys):

@@ -8,25 +8,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch import nn
 
 from leyden.callbacks import gradients
-from leyden.models.mlp import MLP
 
 ON = "callbacks=[gradients]"
-
-
-@pytest.fixture
-def plant(monkeypatch):
-    """Change the MLP when it is built."""
-
-    def fault(change):
-        build = MLP.__init__
-
-        def init(self, *arguments, **keywords):
-            build(self, *arguments, **keywords)
-            change(self)
-
-        monkeypatch.setattr(MLP, "__init__", init)
-
-    return fault
 
 
 def curves(run):

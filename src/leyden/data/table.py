@@ -2,6 +2,8 @@
 
 import csv
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -127,14 +129,20 @@ def codes(column: dict[str, Any], texts: list[str]) -> list[float]:
     return [index.get(text, index.get("", torch.nan)) for text in texts]
 
 
+@contextmanager
+def lines(path: Path, separator: str | None) -> Iterator[Any]:
+    """A csv.reader on a file; without a separator by the mark that parts its first line most."""
+    with open(path, newline="", encoding="utf-8-sig") as file:
+        head = file.readline()
+        file.seek(0)
+        mark = separator or max(",;\t", key=lambda mark: len(next(csv.reader([head], delimiter=mark))))
+        yield csv.reader(file, delimiter=mark, strict=True)
+
+
 def load(path: Path, separator: str | None, missing: list[str]) -> tuple[dict[str, list[str]], list[int]]:
     """The cells of a CSV file by column, "" where missing, and the line of each row. Raises UserError for others."""
     try:
-        with open(path, newline="", encoding="utf-8-sig") as file:
-            head = file.readline()
-            file.seek(0)
-            mark = separator or max(",;\t", key=lambda mark: len(next(csv.reader([head], delimiter=mark))))
-            reader = csv.reader(file, delimiter=mark, strict=True)
+        with lines(path, separator) as reader:
             rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if any(map(str.strip, row))]
     except (OSError, UnicodeDecodeError, TypeError, csv.Error) as error:  # TypeError: a separator of two characters
         raise UserError(f"{path.absolute()} cannot be read ({error}); see data.path and data.separator.") from error

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from leyden import UserError
-from leyden.data.table import codes, is_number
+from leyden.data.table import codes, is_number, lines
 from leyden.deploy.sample import Sample
 
 
@@ -20,11 +20,7 @@ def table(name: str, file: Path, card: dict[str, Any]) -> Iterator[Sample]:
     """The rows of a CSV file; columns are found by their names where the run knows them, else by their places."""
     columns = card["columns"]
     try:
-        with open(file, newline="", encoding="utf-8-sig") as text:
-            head = text.readline()
-            mark = card["separator"] or max(",;\t", key=lambda mark: len(next(csv.reader([head], delimiter=mark))))
-            text.seek(0)
-            reader = csv.reader(text, delimiter=mark, strict=True)
+        with lines(file, card["separator"]) as reader:
             names = [cell.strip() for cell in next(reader, [])]
             if columns is None and all(map(is_number, names)):  # no header
                 yield Sample(f"{name}:1", partial(row, names, None, card, file, 1))

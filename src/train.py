@@ -18,7 +18,7 @@ def train(cfg: DictConfig) -> float | None:
     from leyden import build, checkpoints, failures, loggers, process, record, runs
 
     directory = Path(cfg.run_dir)
-    with record.recording(cfg), ExitStack() as after:
+    with record.recording(cfg) as end, ExitStack() as after:
         # build
         process.switches(cfg)
         datamodule, task = build.parts(cfg)
@@ -48,9 +48,12 @@ def train(cfg: DictConfig) -> float | None:
         weights = checkpoints.read(file)["state_dict"] if file else task.state_dict()
         results = runs.read_json(directory / "metrics.json") | {"weights_sha256": checkpoints.sha256(weights)}
 
-        # test the best weights, or the last ones where none are known to be best
+        # test the best weights, or the last ones where none are known to be best; not of a run that a search gives up
         best = keeper.best.get("checkpoint")
-        metrics = build.evaluate(trainer, task, datamodule, directory / best if best else file)
+        if keeper.guard.pruned:
+            end.update(status="pruned", reason=f"the search gave it up after epoch {trainer.current_epoch}")
+        tested = directory / best if best else file
+        metrics = {} if keeper.guard.pruned else build.evaluate(trainer, task, datamodule, tested)
         results["test"] = {**metrics, "checkpoint": best} if metrics else {}
 
         # tell

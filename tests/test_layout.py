@@ -53,10 +53,15 @@ ALLOWED = {
     "picture.py": {"leyden.formats", "leyden.tables"},
     "loggers.py": {"leyden.runs", "leyden.tables", "lightning", "omegaconf"},
     "stored.py": {"leyden.life", "leyden.overrides", "leyden.runs", "omegaconf"},
+    "sweeps.py": {
+        "leyden.cluster", "leyden.formats", "leyden.life", "leyden.overrides", "leyden.ranks", "leyden.results",
+        "leyden.runs", "leyden.stored", "leyden.tables", "omegaconf",
+    },
+    "study.py": {"leyden.runs", "hydra"},
+    "search.py": {"leyden.life", "leyden.runs", "leyden.study", "leyden.sweeps", "hydra"},
     "command.py": {
-        "leyden.cluster", "leyden.help", "leyden.life", "leyden.overrides", "leyden.ranks", "leyden.readers",
-        "leyden.runs",
-        "leyden.stored", "hydra", "omegaconf",
+        "leyden.cluster", "leyden.help", "leyden.overrides", "leyden.ranks", "leyden.readers", "leyden.runs",
+        "leyden.stored", "leyden.sweeps", "hydra", "omegaconf",
     },
     "readers.py": {"leyden.overrides", "leyden.runs", "hydra", "omegaconf"},
 }  # fmt: skip

@@ -21,7 +21,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from torchvision.transforms import v2
 
-from leyden import UserError, checkpoints, exact, failures, loggers, runs, trust
+from leyden import UserError, checkpoints, exact, failures, loggers, runs, study, trust
 from leyden.callbacks.keeper import Keeper
 from leyden.callbacks.mistakes import Mistakes
 from leyden.callbacks.records import Records
@@ -128,6 +128,7 @@ def watchers(cfg: DictConfig) -> list[Callback]:
     chosen = [make(node, f"callbacks.{name}") for name, node in group(cfg, "callbacks")]
     tree = OmegaConf.to_yaml(cfg)
     settings = {"write": cfg.trainer.enable_checkpointing, "seed": cfg.seed, "exact": cfg.exact, "config": tree}
+    settings["judge"] = study.judge(Path(cfg.run_dir))
     keeper = Keeper(cfg.run_dir, objective=cfg.objective, **settings, **cfg.checkpoint)
     return [keeper, *chosen, Mistakes(), Records(cfg.run_dir, keeper, runs.write_json, runs.update)]
 

@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from leyden import UserError, cluster, life, overrides, ranks, runs, stored
+from leyden import UserError, cluster, overrides, ranks, runs, stored, sweeps
 from leyden.help import show_help
 from leyden.readers import from_file, from_run, literal, logs
 
@@ -26,7 +27,7 @@ CONF = runs.CONF
 SHOWS = ("--cfg", "-c", "--info", "-i", "--hydra-help", "--version", "--shell-completion", "-sc")  # nothing runs
 READERS = ("eval", "predict", "export")  # commands that start from the config of a run
 ASKED = {  # overrides that are taken as they are typed
-    "train": ("resume", "rerun"),
+    "train": ("resume", "rerun", "sweep"),
     "eval": ("run",),
     "predict": ("run", "model", "input", "output"),
     "export": ("run", "output"),
@@ -43,35 +44,36 @@ def launch(function: Callable[[DictConfig], Any], config: str) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([src, *filter(None, old)]))
     cluster.translate()
     try:
+        line = overrides.split(sys.argv[1:], config)
         if ranks.entered():
             ranks.enter(function)
+        elif ranks.outside() and line.multirun:
+            raise UserError("torchrun and srun start one run; type python in their place, or -m hydra/launcher=slurm.")
         elif ranks.outside() and cluster.rank() > 0:
             with interruptible():
                 cluster.join(function)
         elif any(flag in sys.argv[1:] for flag in ("--help", "-h")):
             print(show_help(config, CONF))
         else:
-            with interruptible():
-                run(function, config)
+            with cluster.awaited(), interruptible():
+                run(function, line, config)
     except UserError as error:
         print(error, file=sys.stderr)
         sys.exit(error.status)
     except OmegaConfBaseException as error:
         print(f"The config does not fit together: {' '.join(str(error).split())}.", file=sys.stderr)
         sys.exit(2)
-    finally:
-        if ranks.outside() and cluster.rank() == 0:  # the others wait for a config, if it had not come to one
-            left = sys.exc_info()[1]
-            cluster.share("0" if left is None else str(getattr(left, "code", 1) or 0))
 
 
-def run(function: Callable[[DictConfig], Any], config: str) -> None:
+def run(function: Callable[[DictConfig], Any], line: overrides.Line, config: str) -> None:
     """Check the command line, choose the directory, and hand over to Hydra."""
-    line = overrides.split(sys.argv[1:], config)
     directory, tree = prepare(line, config)
     fresh = directory is not None and not any(directory.iterdir())  # made by this command
     config_path, config_name, settings = CONF, line.config, []
     if directory:
+        if line.multirun:
+            sweeps.begin(directory, line.typed)
+            line.keys += ["hydra/sweeper=grid"] * (line.sweeper == "basic")  # which goes on with a sweep, too
         settings = [f"hydra.{'sweep' if line.multirun else 'run'}.dir={quote(directory)}"]
         if tree is not None:
             config_path, config_name = directory / ".hydra", "primary"
@@ -86,9 +88,6 @@ def run(function: Callable[[DictConfig], Any], config: str) -> None:
             return start(function, cfg, script)
         except UserError as error:
             mistakes.append(error)
-            if line.multirun:  # fails this job only; Hydra raises the first one after the last job
-                print(f"job {HydraConfig.get().job.num}: {error}", file=sys.stderr)
-                raise
 
     with runs.claim(directory) if directory and not line.multirun else nullcontext():
         try:
@@ -106,8 +105,10 @@ def run(function: Callable[[DictConfig], Any], config: str) -> None:
 
 def prepare(line: overrides.Line, config: str) -> tuple[Path | None, DictConfig | None]:
     """The run directory, None where nothing runs, and the primary config, where it is none of conf/."""
-    typed, asked = list(line.keys), overrides.take(line, *ASKED.get(config, ()))
-    old = None
+    asked, old, sweep = overrides.take(line, *ASKED.get(config, ())), None, None
+    if asked.get("sweep", "null") != "null":
+        sweep = sweeps.go_on(line, asked["sweep"], logs(line))
+        asked = overrides.take(line, *ASKED["train"])
     if asked.get("resume"):
         return stored.go_on(line, asked["resume"], logs(line))
     if config in READERS:
@@ -121,9 +122,11 @@ def prepare(line: overrides.Line, config: str) -> tuple[Path | None, DictConfig 
     if any(flag in SHOWS for flag in line.flags):
         return None, None
     folder = runs.in_project(tree.log_dir) / ("sweep" if line.multirun else config)
-    name = tree.get("name") if config == "train" and not line.multirun else None
+    if line.multirun:
+        return sweep or runs.create(folder), old
+    name = tree.get("name") if config == "train" else None
     if name is not None and (folder / str(name)).exists():
-        return stored.go_on_with_name(line, folder / str(name), typed, tree) or (folder / str(name), old)
+        return stored.go_on_with_name(line, folder / str(name), tree) or (folder / str(name), old)
     return runs.create(folder, None if name is None else str(name)), old
 
 
@@ -138,9 +141,8 @@ def forbid(line: overrides.Line) -> None:
             raise UserError(f"{key}: each run makes a directory of its own; type log_dir=<folder> or name=<name>.")
         if line.multirun and key.startswith("name="):
             raise UserError(f"{key}: a sweep has many runs, which cannot share a name; take it or -m out.")
-    if line.multirun and ranks.outside():
-        raise UserError("torchrun and srun start one run; type python in their place, or -m hydra/launcher=slurm.")
-    if line.multirun and (shown := [flag for flag in line.flags if flag in SHOWS]):
+    shown = [flag for flag in line.flags if flag in SHOWS]
+    if shown and not {"-m", "--multirun"}.isdisjoint(line.flags):
         raise UserError(f"{shown[0]} shows one run; take -m out.")
 
 
@@ -150,36 +152,43 @@ def quote(path: Path) -> str:
 
 
 def start(function: Callable[[DictConfig], Any], cfg: DictConfig, script: str) -> Any:
-    """Run the function here, or the script in a process for each device."""
+    """Run the function here, or the script in a process for each device; of a sweep, if there is anything to do."""
     cluster.translate()
     if ranks.outside() and cluster.rank() > 0:
         return cluster.join(function)
     directory = Path(HydraConfig.get().runtime.output_dir)
+    if HydraConfig.get().mode == RunMode.MULTIRUN:
+        return sweeps.attempt(directory, cfg, partial(carry_out, function, script, directory))
+    return carry_out(function, script, directory, cfg)
+
+
+def carry_out(
+    function: Callable[[DictConfig], Any], script: str, directory: Path, cfg: DictConfig, apart: bool = False
+) -> Any:
+    """Fill in what only the start knows, and run; `apart`: not in this process."""
     cfg.run_dir = str(directory)
     for key in ("data.root", "data.path"):  # the user's own files count from where the command was typed
         if (path := OmegaConf.select(cfg, key)) and not OmegaConf.is_interpolation(cfg.data, key[5:]):
             OmegaConf.update(cfg, key, os.path.abspath(os.path.expanduser(path)))
     if cfg.seed is None:
         cfg.seed = secrets.randbelow(2**31)
-    if (life.slurm() or {}).get("restarts") and (directory / "config.yaml").is_file() and "resume" in cfg:
-        cfg.resume = str(directory)  # a job of a sweep that was requeued
     if ranks.outside():
         cluster.fit(cfg.trainer)
         cluster.share(OmegaConf.to_yaml(cfg))
-    processes = 1 if ranks.outside() else ranks.count(cfg.trainer)
-    if processes == 1 and cfg.trainer.strategy == "ddp" and not ranks.outside():
+        return function(cfg)
+    processes = ranks.count(cfg.trainer)
+    if processes == 1 and cfg.trainer.strategy == "ddp":
         cfg.trainer.update(strategy="auto", devices=1)  # no process group that the next job would inherit
-    with runs.claim(directory) if HydraConfig.get().mode == RunMode.MULTIRUN else nullcontext():
-        if processes == 1:
-            return function(cfg)
-        try:
-            return ranks.start(script, cfg, directory, processes)
-        except ranks.RankError as error:
-            runs.update(directory, status="failed", reason=str(error), ended=runs.now())
-            raise
-        except SystemExit:
-            runs.update(directory, status="stopped", ended=runs.now())
-            raise
+    if processes == 1 and not apart:
+        return function(cfg)
+    try:
+        return ranks.start(script, cfg, directory, processes)
+    except ranks.RankError as error:
+        runs.update(directory, status="failed", reason=str(error), ended=runs.now())
+        raise
+    except SystemExit:
+        runs.update(directory, status="stopped", ended=runs.now())
+        raise
 
 
 @contextmanager

@@ -29,8 +29,7 @@ LIMITS = [  # least and largest value of keys of these names; whole numbers wher
     (0.0, inf, "limit_predict_batches"),
     (0.0, 1.0, "val_fraction test_fraction dropout label_smoothing"),
 ]
-
-
+LISTS = ("callbacks", "logger")  # groups of which several parts may be chosen, with names that are free
 SMALL = {  # parts of the names of metrics of which less is better
     "loss", "error", "mse", "mae", "rmse", "msle", "mape", "nll", "bce", "kl", "perplexity", "huber", "fid", "wer",
     "cer", "ece", "brier",
@@ -72,6 +71,7 @@ def wrong(typed: Typed, flat: dict[str, Any], groups: list[str]) -> str:
     names = addable(parent, flat)
     name = key.removeprefix(f"{parent}.").partition(".")[0]
     free = names is None or name in names | SPECIAL or (isinstance(value, dict) and "_target_" in value)
+    free |= parent in ("", *LISTS) and key.startswith(tuple(f"{group}." for group in LISTS))
     if free and sign:
         return ""
     if free and (names or parent == "facts"):

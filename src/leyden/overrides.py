@@ -44,6 +44,8 @@ class Line:
     keys: list[str] = field(default_factory=list)  # overrides, in order: key=value, +key=value, ++key=value, ~key
     flags: list[str] = field(default_factory=list)  # Hydra's own flags with their values
     multirun: bool = False
+    sweeper: str = ""  # the chosen one
+    typed: list[str] = field(default_factory=list)  # the overrides before any was taken out
 
     def value(self, *spellings: str) -> str | None:
         """What follows a flag; None: it is not there."""
@@ -61,6 +63,7 @@ def split(argv: list[str], config: str) -> Line:
             line.flags += [flag, value] if equals else [flag, *itertools.islice(tokens, 1)]
         else:
             line.flags.append(flag)
+    line.typed = list(line.keys)
     line.config = (line.value("-cn", "--config-name") or config).removesuffix(".yaml")
     line.multirun = not {"-m", "--multirun"}.isdisjoint(line.flags) or "hydra.mode=MULTIRUN" in line.keys
     return line
@@ -112,7 +115,7 @@ def check(line: Line, conf: Path, stored: DictConfig | None = None) -> DictConfi
 
 def verify(line: Line, configs: "Configs", mistakes: dict[str, str]) -> DictConfig:
     """Compose the chosen options and compare each key with the tree; adds to mistakes: typed -> what is wrong."""
-    values = {text: configs.read(text, mistakes) for text in line.keys}
+    values = {text: configs.read(text, mistakes) for text in line.keys + configs.ranges(line.keys)}
     groups = [text for text, singles in values.items() if any(map(configs.is_group, singles))]
     mistakes |= {typed.text: what for text in groups for typed in values[text] if (what := configs.wrong_option(typed))}
     good = [[typed.text for typed in values[text] if typed.text not in mistakes] for text in groups]
@@ -120,6 +123,7 @@ def verify(line: Line, configs: "Configs", mistakes: dict[str, str]) -> DictConf
 
     tree, hydra = configs.compose([choice[0] for choice in choices])
     line.multirun |= getattr(hydra.mode, "name", "") == "MULTIRUN"
+    line.sweeper = hydra.runtime.choices["hydra/sweeper"]
     several = [] if line.multirun else [text for text, singles in values.items() if [text] != [t.text for t in singles]]
     for text in several:
         mistakes.setdefault(
@@ -139,6 +143,8 @@ def verify(line: Line, configs: "Configs", mistakes: dict[str, str]) -> DictConf
             mistakes[f"conf/{name}"] = "its file needs the first line '# @package _global_', or its keys go nowhere"
     first = [singles[0].text for singles in values.values() if singles]
     tree, _ = configs.compose([text for text in first if text not in mistakes])
+    if line.multirun and not {"--cfg", "-c"}.isdisjoint(line.flags):
+        line.keys = first  # what is shown is the first job
     if "--resolve" in line.flags and tree.get("facts", "unset") is None:
         mistakes["--resolve"] = "the facts are known only with the data; type --cfg job without it"
     return tree
@@ -180,6 +186,16 @@ class Configs:
         tree = compose(self.name, [*self.path, *overrides], return_hydra_config=True)
         OmegaConf.set_struct(tree, False)
         return tree, tree.pop("hydra")
+
+    def ranges(self, keys: list[str]) -> list[str]:
+        """The ranges of a search's YAML, as they would be typed; those that are typed come in their place."""
+        chosen = [key for key in keys if key.lstrip("+").startswith(("search=", "experiment=", "debug=", "hydra"))]
+        try:
+            found = (self.compose(chosen)[1].sweeper.get("params") or {}) if chosen else {}
+        except HydraException:  # which `verify` finds, too
+            return []
+        typed = {key.lstrip("+").partition("=")[0] for key in keys}
+        return [f"{key}={value}" for key, value in found.items() if key not in typed]
 
     def options(self, group: str) -> list[str]:
         found = self.loader.get_group_options(group, config_name=self.name, overrides=self.path)

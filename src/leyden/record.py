@@ -16,6 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import yaml
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
@@ -29,18 +30,22 @@ PATCH_LIMIT = 2**20  # bytes of an untracked file that changes.patch takes in
 
 
 @contextmanager
-def recording(cfg: DictConfig) -> Iterator[None]:
-    """Keep run.json true from the start to the end, and train.log with it; in ranks above 0 do nothing."""
+def recording(cfg: DictConfig) -> Iterator[dict[str, Any]]:
+    """Keep run.json true from the start to the end, and train.log with it; in ranks above 0 do nothing.
+
+    What it yields is what run.json says after a good end.
+    """
+    end = {"status": "finished"}
     if int(os.environ.get("RANK", 0)) > 0:
         with logging_to(None):
-            yield
+            yield end
         return
     directory = Path(cfg.run_dir)
     with logging_to(directory / "train.log"), beating(directory):
         again = cfg.get("resume") and read_json(directory / "run.json")
         update(directory, status="running", reason=None, ended=None, **(resumption(again) if again else origin(cfg)))
         try:
-            yield
+            yield end
         except SystemExit as error:
             name = signal.Signals(error.code - 128).name if isinstance(error.code, int) and error.code > 128 else "exit"
             update(directory, status="stopped", reason=name, ended=now())
@@ -55,7 +60,7 @@ def recording(cfg: DictConfig) -> Iterator[None]:
             if type(error).__name__ == "MisconfigurationException" or isinstance(error, OmegaConfBaseException):
                 raise UserError(" ".join(str(error).split())) from error
             raise
-        update(directory, status="finished", ended=now())
+        update(directory, **end, ended=now())
 
 
 @contextmanager
@@ -125,7 +130,7 @@ def typed() -> str:
 def overridden(directory: Path) -> list[str]:
     """What this run has of its own, as Hydra notes it: of a job of a sweep, its values."""
     file = directory / ".hydra" / "overrides.yaml"
-    return [str(text) for text in OmegaConf.load(file)] if file.is_file() else []
+    return yaml.safe_load(file.read_text(encoding="utf-8")) or [] if file.is_file() else []
 
 
 def place() -> dict[str, Any]:

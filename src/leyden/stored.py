@@ -131,9 +131,7 @@ def go_on(line: overrides.Line, run: str, logs: Path) -> tuple[Path, DictConfig]
     return directory, to_resume(line, directory, str(checkpoint))
 
 
-def go_on_with_name(
-    line: overrides.Line, directory: Path, typed: list[str], tree: DictConfig
-) -> tuple[Path, DictConfig] | None:
+def go_on_with_name(line: overrides.Line, directory: Path, tree: DictConfig) -> tuple[Path, DictConfig] | None:
     """As `go_on`, for a command that is typed again; None for a run that was killed before it had begun.
 
     The packages that the command itself builds from may be trusted.
@@ -147,7 +145,7 @@ def go_on_with_name(
     record = runs.read_json(directory / "run.json")
     if not begun(directory) and record.get("status") != "finished" and not life.alive(record):
         return None  # no step of it is left
-    if set(typed) != set(before := typed_before(directory)):
+    if set(typed := line.typed) != set(before := typed_before(directory)):
         now, then = (" ".join(sorted(set(a) - set(b))) or "nothing" for a, b in ((typed, before), (before, typed)))
         raise UserError(
             f"There is a run {directory} of other overrides: now {now}, then {then}; type another name, or go on with "

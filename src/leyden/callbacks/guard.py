@@ -1,4 +1,4 @@
-"""Stops a run whose loss is no number, before the weights are none either."""
+"""Stops a run whose loss is no number, before the weights are none either, and one that a search gives up."""
 
 import math
 from collections.abc import Callable
@@ -14,10 +14,11 @@ SKIPPED = 20  # steps in a row that a loss scaler may leave out
 
 class Guard:
     """On a CPU each loss is looked at; elsewhere that would make the host wait, so a flag on the device guards the
-    update, and the host reads it when it logs or saves.
+    update, and the host reads it when it logs or saves. `judge`: (objective, epochs) -> whether a search gives up.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, judge: Callable[[float, int], bool] | None = None):
+        self.judge, self.pruned = judge, False
         self.bad: Tensor | None = None  # whether a loss was not finite, on the device
         self.scale = 0.0  # the largest loss scale seen
         self.witness: Callable[[Trainer], str] | None = None  # callbacks=[finite], which knows where it comes from
@@ -54,6 +55,15 @@ class Guard:
             self.scale = max(self.scale, scale)
             if scale <= self.scale / 2**SKIPPED:
                 self.refuse(trainer, f"The loss scaler has left out {SKIPPED} steps in a row, the last at {step}", step)
+
+    def ask(self, trainer: Trainer, objective: str) -> None:
+        """Stop where a search gives the run up; all ranks do as rank 0 is told."""
+        if self.judge and objective in trainer.callback_metrics:
+            value = float(trainer.callback_metrics[objective])
+            epochs, last = trainer.current_epoch + 1, trainer.max_epochs or -1
+            told = trainer.is_global_zero and self.judge(value, epochs)
+            self.pruned = trainer.strategy.broadcast(told) and epochs != last  # nothing is saved at the end
+            trainer.should_stop |= self.pruned
 
     def refuse(self, trainer: Trainer, what: str, step: int) -> None:
         batch = trainer.fit_loop.epoch_loop.batch_idx + 1

@@ -2,6 +2,7 @@
 
 import logging
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ class Keeper(Callback):
     batch, the end of the epoch. The keeper must be the first callback, so that no other has seen more.
 
     Args:
-        directory: the run's directory
+        directory: of the run
         monitor: the logged value that decides which weights are best
         mode: min or max
         objective: another value that must be logged
@@ -34,6 +35,7 @@ class Keeper(Callback):
         exact: refuse to go on where the numbers would not be those of an unbroken run
         config: what the run is built from, which must be the same for all ranks
         write: False keeps track of the best, but writes nothing
+        judge: (objective, epochs) -> whether a search gives the run up
     """
 
     def __init__(
@@ -47,23 +49,22 @@ class Keeper(Callback):
         exact: bool = True,
         config: str = "",
         write: bool = True,
+        judge: Callable[[float, int], bool] | None = None,
     ):
         if mode not in ("min", "max"):
             raise UserError(f"checkpoint.mode={mode} is none; choose min or max.")
-        self.directory = Path(directory)
-        self.folder = self.directory / "checkpoints"
+        self.directory, self.folder = Path(directory), Path(directory, "checkpoints")
         self.monitor, self.mode, self.objective, self.write = monitor, mode, objective or monitor, write
         self.every_n_steps, self.seed, self.exact, self.config = every_n_steps, seed, exact, config
         self.best: dict[str, Any] = {}  # monitor, value, epoch, step, objective, checkpoint
         self.step, self.saved = 0, -1  # optimizer steps: done, and in last.ckpt
-        self.aligned = True  # the last batch ended in an optimizer step
-        self.due = False  # by every_n_steps
+        self.aligned, self.due = True, False  # the last batch ended in an optimizer step; save by every_n_steps
         self.moment: dict[str, Any] = {}  # what later hooks will change, as it was after the step
         self.restored: dict[str, Any] = {}  # the entry `leyden` of the checkpoint that the run goes on from
         self.changed = ""  # why the numbers will not be those of an unbroken run
         self.before: set[str] = set()  # names of what was logged before a validation
         self.weights: dict[str, Any] | None = None  # those of a validation inside an accumulation
-        self.stop, self.guard = Stop(), Guard()
+        self.stop, self.guard = Stop(), Guard(judge)
 
     def setup(self, trainer: Trainer, task: LightningModule, stage: str) -> None:
         moment.agree(trainer, self.config)
@@ -82,9 +83,8 @@ class Keeper(Callback):
         """
         if not set(trainer.callback_metrics) - self.before:
             return
-        wanted = {self.monitor, self.objective}
         counted: Any = getattr(task, "counted", None)  # of a task of another kind nobody knows before its epoch ends
-        ours = wanted if counted is None else {f"train/{name}" for name in ["loss", *counted]}
+        ours = {self.monitor, self.objective} if counted is None else {f"train/{name}" for name in ["loss", *counted]}
         names = set(trainer.callback_metrics) | {name for name in ours if name.startswith("train/")}
         for key, name in (("objective", self.objective), ("checkpoint.monitor", self.monitor)):
             if name not in names:
@@ -105,6 +105,7 @@ class Keeper(Callback):
 
     def consider(self, trainer: Trainer, task: LightningModule) -> None:
         """Keep the weights when their monitored value is the best so far, the later of equals; NaN never is."""
+        self.guard.ask(trainer, self.objective)
         value = float(trainer.callback_metrics[self.monitor])
         sign = -1 if self.mode == "min" else 1
         if math.isnan(value) or (self.best and sign * value < sign * self.best["value"]):
@@ -145,8 +146,8 @@ class Keeper(Callback):
             self.pause(trainer, task)
 
     def on_validation_batch_end(self, trainer: Trainer, *_: Any) -> None:
-        if self.aligned and not trainer.sanity_checking:  # last.ckpt is of before the validation
-            self.stop.leave()
+        if self.aligned and not trainer.sanity_checking:
+            self.stop.leave()  # last.ckpt is of before the validation
 
     def on_validation_epoch_end(self, trainer: Trainer, task: LightningModule) -> None:
         if not self.aligned:
@@ -156,8 +157,7 @@ class Keeper(Callback):
         if trainer.fit_loop.restarting:  # else a plateau schedule misses the first epoch after a resume
             trainer.fit_loop.on_iteration_done()
         if self.aligned and self.ended(trainer):
-            # nothing after the fit is done again, so that `on_train_end` saves
-            self.moment = moment.take(trainer, task, self.directory)
+            self.moment = moment.take(trainer, task, self.directory)  # on_train_end saves: nothing is done again then
         elif self.aligned:
             self.stop.agreed(trainer)
             self.pause(trainer, task)

@@ -220,9 +220,10 @@ class DataModule(LightningDataModule):
 
 
 def cores() -> int:
-    """The cores that this process may use: those of the machine divided among its ranks."""
+    """The cores that this process may use: those of the machine divided among its ranks and the jobs beside it."""
     free = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, free // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
+    beside = int(os.environ.get("LEYDEN_PARALLEL", 1))  # of a sweep
+    return max(1, free // (beside * int(os.environ.get("LOCAL_WORLD_SIZE", 1))))
 
 
 def spread(y: Tensor, seed: int) -> Tensor:

@@ -1,0 +1,166 @@
+"""The sweepers of Hydra: every combination, or what Optuna proposes. Both go on with a sweep that was stopped."""
+
+import itertools
+import os
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.core.plugins import Plugins
+from hydra.plugins.launcher import Launcher
+from hydra.plugins.sweeper import Sweeper
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig, OmegaConf
+
+from leyden import UserError, search, sweeps
+from leyden.keys import direction
+
+
+class Sweep(Sweeper):
+    """What both have in common: where the sweep is, the ranges, and how jobs are started."""
+
+    def __init__(self, params: dict[str, Any] | None):
+        self.params = params or {}
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        self.hydra_context, self.config = hydra_context, config  # type: ignore[assignment]
+        launcher = Plugins.instance().instantiate_launcher
+        self.launcher: Launcher = launcher(hydra_context=hydra_context, task_function=task_function, config=config)
+        self.directory = Path(config.hydra.sweep.dir)
+
+    def ranges(self, arguments: list[str]) -> list[Override]:
+        """The overrides, those typed in place of those in the YAML."""
+        parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
+        parsed = parser.parse_overrides([f"{key}={value}" for key, value in self.params.items()] + arguments)
+        return list({override.get_key_element(): override for override in parsed}.values())
+
+    def sweep(self, arguments: list[str]) -> None:
+        """Raises Failed where more jobs failed than max_failures allows."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        OmegaConf.save(self.config, self.directory / "multirun.yaml")
+        ranges = self.ranges(arguments)
+        try:
+            self.carry_out(ranges)
+        except SystemExit as left:
+            if self.config.get("stop_on_failure") and left.code == 1:
+                sweeps.conclude(self.directory, 0)
+            raise
+        sweeps.conclude(self.directory, self.config.get("max_failures", 0))
+
+    def carry_out(self, ranges: list[Override]) -> None:
+        raise NotImplementedError
+
+    def launch(self, jobs: dict[int, list[str]]) -> None:
+        """Run jobs, by number; those at a time divide the threads.
+
+        Where a process of the launcher is killed, the others go with it: all that were not done go on, each apart.
+        """
+        named = [[*job, f"hydra.sweep.subdir={number}"] for number, job in jobs.items()]
+        at_once = sweeps.parallel(self.config.hydra.launcher, len(jobs))
+        os.environ["LEYDEN_PARALLEL"] = str(at_once)
+        try:
+            self.validate_batch_is_legal(named)
+            try:
+                self.launcher.launch(named, initial_job_idx=min(jobs))
+            except Exception as error:
+                if isinstance(error, UserError) or at_once == 1:
+                    raise
+                print(f"a process was lost ({type(error).__name__}); its jobs go on", flush=True)
+                self.launcher.launch(named, initial_job_idx=min(jobs))
+        finally:
+            del os.environ["LEYDEN_PARALLEL"]
+
+
+class Grid(Sweep):
+    """Every combination, the last range varying fastest.
+
+    Args:
+        max_batch_size: jobs that the launcher gets at once; None: all
+        params: ranges, key -> values as on the command line
+    """
+
+    def __init__(self, max_batch_size: int | None = None, params: dict[str, Any] | None = None):
+        super().__init__(params)
+        self.size = max_batch_size
+
+    def carry_out(self, ranges: list[Override]) -> None:
+        """Raises UserError for an interval, which has no end of values."""
+        lists = []
+        for override in ranges:
+            key = override.get_key_element()
+            if override.is_interval_sweep():
+                raise UserError(f"{override.input_line}: an interval has no list of values; type search=optuna.")
+            values = override.sweep_string_iterator() if override.is_sweep_override() else []
+            lists.append([f"{key}={value}" for value in values] or [str(override.input_line)])
+        jobs = [list(job) for job in itertools.product(*lists)]
+        numbers = sweeps.numbered(self.directory, jobs)
+        size = self.size or len(jobs)
+        for start in range(0, len(jobs), size):
+            self.launch(dict(zip(numbers[start : start + size], jobs[start : start + size], strict=True)))
+
+
+class Optuna(Sweep):
+    """Trials of a study, which several processes may share; a job's number is its trial's.
+
+    Args:
+        n_trials: in all, with those of an earlier start
+        n_jobs: at a time
+        direction: minimize or maximize; None: as the objective is compared
+        storage: an URL of Optuna; None: a file in the sweep's directory
+        study_name: in the storage; None: the sweep's own
+        seed: of the sampler
+        sampler: its node of the config
+        pruner: its node of the config
+        params: ranges, key -> interval, choice or range as on the command line
+    """
+
+    def __init__(
+        self,
+        n_trials: int,
+        n_jobs: int,
+        direction: str | None,
+        storage: str | None,
+        study_name: str | None,
+        seed: int | None,
+        sampler: DictConfig,
+        pruner: DictConfig,
+        params: dict[str, Any] | None = None,
+    ):
+        super().__init__(params)
+        self.n_trials, self.n_jobs, self.direction, self.seed = n_trials, n_jobs, direction, seed
+        self.storage, self.study_name, self.sampler, self.pruner = storage, study_name, sampler, pruner
+
+    def carry_out(self, ranges: list[Override]) -> None:
+        """Raises UserError where there is nothing to search, or Optuna refuses what it was given."""
+        cfg: Any = self.config
+        for name, number in (("n_trials", self.n_trials), ("n_jobs", self.n_jobs)):
+            if not isinstance(number, int) or (number < 1 and name == "n_trials"):
+                raise UserError(f"hydra.sweeper.{name}={number} must be a whole number of at least 1.")
+        swept = {override.get_key_element(): override for override in ranges if override.is_sweep_override()}
+        fixed = [str(override.input_line) for override in ranges if not override.is_sweep_override()]
+        if not swept:
+            raise UserError("There is nothing to search; type a range such as 'optimizer.lr=interval(1e-4,1e-1)'.")
+        judged = cfg.checkpoint.mode if cfg.checkpoint.monitor == cfg.objective else direction(cfg.objective)
+        study = search.Search(
+            self.directory,
+            {key: search.space(each, OmegaConf.select(cfg, each.key_or_group)) for key, each in swept.items()},
+            self.n_trials,
+            self.direction or {"min": "minimize", "max": "maximize"}[judged],
+            sampler=plain(self.sampler),
+            pruner=plain(self.pruner),
+            storage=self.storage,
+            name=self.study_name,
+            seed=self.seed,
+        )
+        study.settle()
+        if cfg.retry_failed:
+            study.retry()
+        at_once = sweeps.parallel({"n_jobs": self.n_jobs}, self.n_trials)
+        while jobs := study.propose(at_once):
+            self.launch({number: [*fixed, *values] for number, values in jobs.items()})
+            study.settle()
+
+
+def plain(node: DictConfig) -> Any:
+    return OmegaConf.to_container(node, resolve=True)

@@ -1,0 +1,211 @@
+"""A search with Optuna: what it proposes, and what it is told; several processes may share it."""
+
+import math
+import os
+import socket
+import tempfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
+
+from leyden import UserError, life, runs, sweeps
+from leyden.study import build, live, optuna, store
+
+
+def space(override: Override, usual: Any) -> Any:
+    """Optuna's distribution of a range; one of whole numbers where the key's usual value is one.
+
+    Raises:
+        UserError: it has no values.
+    """
+    kinds, value = optuna().distributions, override.value()
+    scale = "log" in getattr(value, "tags", ())
+    low, high, step = None, None, None
+    if isinstance(value, RangeSweep) and not value.shuffle:
+        ends = [float(text) for text in override.sweep_string_iterator()]
+        low, high, step = ends[0], ends[-1], None if scale else value.step
+    elif isinstance(value, IntervalSweep):
+        low, high = value.start, value.end
+    try:
+        if low is None or high is None:
+            return kinds.CategoricalDistribution(list(override.sweep_string_iterator()))
+        whole = all(float(number).is_integer() for number in (low, high, step or 1))
+        if isinstance(low, int) or (whole and isinstance(value.start if step else usual, int)):
+            return kinds.IntDistribution(int(low), int(high), scale, int(step or 1))
+        return kinds.FloatDistribution(low, high, scale, step)
+    except ValueError as error:
+        raise UserError(f"{override.input_line}: {str(error).rstrip('.')}.") from error
+
+
+class Search:
+    """Proposes values, and tells the study what came of them; any number of processes may do so at once.
+
+    The number of a trial is that of its job. A trial whose job was stopped stays open, and a process that goes on with
+    the sweep proposes it again. Each proposal has a seed of its own, so that a search that was stopped goes on as one
+    that was not.
+
+    Args:
+        directory: of the sweep
+        spaces: key -> distribution
+        n_trials: in all
+        direction: minimize or maximize
+        sampler: its node
+        pruner: its node
+        storage: an URL of Optuna; None: a file in the directory
+        name: of the study; None: that of the directory
+        seed: of the sampler; None: other proposals each time
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        spaces: dict[str, Any],
+        n_trials: int,
+        direction: str,
+        sampler: dict[str, Any],
+        pruner: dict[str, Any],
+        storage: str | None = None,
+        name: str | None = None,
+        seed: int | None = None,
+    ):
+        self.directory, self.spaces, self.n_trials, self.sampler, self.seed = directory, spaces, n_trials, sampler, seed
+        self.name = name or directory.name
+        shared = f"leyden-{zlib.crc32(f'{storage} {self.name}'.encode()):x}.lock"
+        self.lock = Path(tempfile.gettempdir(), shared) if storage else directory / ".lock"
+        build(pruner)  # before a trial needs it
+        with sweeps.locked(self.lock):  # one makes the tables
+            self.storage = store(directory, storage)
+            self.study = self.opened(direction)
+        runs.write_json(directory / "study.json", {"storage": storage, "name": self.name, "pruner": pruner})
+        self.tried: set[int] = set()  # jobs that this process has started
+        self.exhausted = False
+
+    def opened(self, direction: str) -> Any:
+        try:
+            study = optuna().create_study(
+                study_name=self.name, storage=self.storage, direction=direction, load_if_exists=True
+            )
+        except ValueError as error:
+            raise UserError(f"hydra.sweeper.direction={direction}: {str(error).rstrip('.')}.") from error
+        if study.direction.name.lower() != direction:
+            raise UserError(f"The study {self.name} is to {study.direction.name.lower()}, not to {direction}.")
+        return study
+
+    def trials(self, state: str = "", mine: bool = False) -> list[Any]:
+        """Those of a state; `mine`: whose jobs are in this sweep's directory."""
+        found = self.study.get_trials(deepcopy=False)
+        found = [trial for trial in found if not state or trial.state.name == state]
+        return [t for t in found if t.user_attrs.get("sweep") == self.directory.name] if mine else found
+
+    def propose(self, at_once: int) -> dict[int, list[str]]:
+        """The next jobs, number -> overrides; none: the search is at its end."""
+        jobs: dict[int, list[str]] = {}
+        with sweeps.locked(self.lock):
+            for trial in self.trials("RUNNING", mine=True):
+                if len(jobs) < at_once and trial.number not in self.tried and not self.alive(trial):
+                    jobs[trial.number] = self.claim(trial.number)
+            while len(jobs) < at_once and not self.exhausted and (self.trials("WAITING") or self.missing() > 0):
+                trial = self.ask()
+                values = [f"{key}={value}" for key, value in trial.params.items()]
+                for name, value in (("sweep", self.directory.name), ("overrides", values)):
+                    trial.set_user_attr(name, value)
+                if not self.known(trial):
+                    jobs[trial.number] = self.claim(trial.number)
+        self.tried |= set(jobs)
+        return jobs
+
+    def missing(self) -> int:
+        """Trials that are still to be started; one that is tried again counts once."""
+        return self.n_trials - sum("again" not in trial.user_attrs for trial in self.trials())
+
+    def ask(self) -> Any:
+        """A trial with its values.
+
+        Raises:
+            UserError: the sampler refuses the ranges.
+        """
+        seed = None if self.seed is None else zlib.crc32(f"{self.seed} {len(self.trials())}".encode())
+        if self.sampler["_target_"].endswith(("GridSampler", "QMCSampler")):
+            seed = self.seed or 0  # these go through one sequence
+        try:
+            self.study.sampler = build(self.sampler, seed=seed, search_space=values(self.spaces))
+            return self.study.ask(self.spaces)
+        except (ValueError, ImportError) as error:
+            raise UserError(f"{self.sampler['_target_']}: {' '.join(str(error).split()).rstrip('.')}.") from error
+
+    def claim(self, number: int) -> list[str]:
+        """Note which process runs a trial; returns its overrides."""
+        trial = self.trial(number)
+        born = life.born(os.getpid())
+        who = {"host": socket.gethostname(), "pid": os.getpid(), "pid_born": born, "heartbeat": runs.now()}
+        trial.set_user_attr("by", {"status": "running", **who})
+        return trial.user_attrs["overrides"]
+
+    def trial(self, number: int) -> Any:
+        return live(self.study, self.storage, number)
+
+    def alive(self, trial: Any) -> bool:
+        record = runs.read_json(self.directory / str(trial.number) / "run.json")
+        return life.alive(trial.user_attrs.get("by", {})) or life.alive(record)
+
+    def known(self, trial: Any) -> bool:
+        """Whether a run with the same values has ended, whose result, the same to the bit, is told without a run."""
+        if self.seed is None or "again" in trial.user_attrs:
+            return False
+        ended = [other for other in self.trials() if other.state.is_finished() and other.params == trial.params]
+        if not ended:
+            return False
+        first = min(ended, key=lambda other: other.state.name != "COMPLETE")
+        trial.set_user_attr("same_as", first.number)
+        print(f"trial {trial.number} repeats {first.number}; its result is taken", flush=True)
+        complete = first.state.name == "COMPLETE"
+        self.tell(trial.number, first.value if complete else None, first.state)
+        return True
+
+    def settle(self) -> None:
+        """Tell the study of each job that has ended."""
+        with sweeps.locked(self.lock):
+            for trial in self.trials("RUNNING", mine=True):
+                self.close(trial.number)
+
+    def close(self, number: int) -> None:
+        states, directory = optuna().trial.TrialState, self.directory / str(number)
+        record, value = runs.read_json(directory / "run.json"), sweeps.objective(directory)
+        status = record.get("status")
+        if status == "finished" and value is not None and math.isfinite(value):
+            self.tell(number, value, states.COMPLETE)
+        elif status == "pruned":
+            self.tell(number, None, states.PRUNED)
+        elif status in ("finished", "failed"):
+            self.trial(number).set_user_attr("reason", record.get("reason") or "no value of the objective")
+            self.tell(number, None, states.FAIL)
+
+    def tell(self, number: int, value: float | None, state: Any) -> None:
+        try:
+            self.study.tell(number, value, state, skip_if_finished=True)
+        except RuntimeError as error:  # how a sampler says that all values have had their turn
+            if "stop" not in str(error).lower():
+                raise
+            self.exhausted = True
+
+    def retry(self) -> None:
+        """Put the values of failed trials in front, once for each."""
+        with sweeps.locked(self.lock):
+            before = {trial.user_attrs.get("again") for trial in self.trials()}
+            for trial in self.trials("FAIL", mine=True):
+                if trial.number not in before:
+                    self.study.enqueue_trial(trial.params, user_attrs={"again": trial.number})
+
+
+def values(spaces: dict[str, Any]) -> dict[str, list[Any]]:
+    """All values of each key, for a sampler of a grid; without those keys that have no end of values."""
+    found: dict[str, list[Any]] = {}
+    for key, space in spaces.items():
+        if hasattr(space, "choices"):
+            found[key] = list(space.choices)
+        elif space.step:
+            count = round((space.high - space.low) / space.step) + 1
+            found[key] = [space.low + i * space.step for i in range(count)]
+    return found

@@ -148,7 +148,7 @@ def remarks(found: list[Run], foreign: list[Path]) -> Iterator[str]:
 
     reasons: dict[str, list[Path]] = {}
     for run in found:
-        if run.status not in ("finished", "running", "unknown"):
+        if run.status not in ("finished", "pruned", "running", "unknown"):
             reason = " ".join(str(run.record.get("reason") or "").split()).removeprefix("UserError: ")
             reasons.setdefault(f"{run.status}: @{f' ({reason[:120]})' if reason else ''}", []).append(run.path)
     yield from (line.replace("@", named(some), 1) for line, some in reasons.items())

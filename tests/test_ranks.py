@@ -228,7 +228,7 @@ def test_an_objective_of_any_kind_comes_back(folder):
 
 @pytest.mark.parametrize(("gpus", "devices"), [(4, [1, 3]), (0, 2)])
 def test_a_list_of_gpus_keeps_its_numbers(gpus, devices, folder, monkeypatch):
-    monkeypatch.setattr(ranks, "_gpus", lambda *_: gpus)
+    monkeypatch.setattr(ranks, "gpus", lambda *_: gpus)
     trainer = {**TRAINER, "devices": [1, 3]}
     assert start(folder, "return OmegaConf.to_container(cfg.trainer)['devices']", trainer=trainer) == devices
 

@@ -276,3 +276,28 @@ def test_names_that_a_glob_finds(cli, tmp_path):
     status, said = cli("-m", "experiment=glob(digits*)", "debug=fast", "threads=1")
     assert status == 0 and "2 jobs: 2 finished" in said
     assert json.loads((only(tmp_path) / "sweep.json").read_text())["jobs"][1][0] == "experiment=digits_resnet"
+
+
+TAKES = """
+import os, sys
+sys.path[:0] = [{src!r}]
+from omegaconf import OmegaConf
+from leyden import ranks, sweeps
+ranks.gpus = lambda accelerator: 2
+sweeps.take_gpu(OmegaConf.create({{"devices": "auto", "accelerator": "auto"}}))
+print(os.environ.get("CUDA_VISIBLE_DEVICES"), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_jobs_at_a_time_have_a_gpu_each(tmp_path):
+    env = os.environ | {"LEYDEN_PARALLEL": "3", "CUDA_VISIBLE_DEVICES": "4,7", "TMPDIR": str(tmp_path)}
+    text = TAKES.format(src=str(runs.PROJECT / "src"))
+    started, taken = [], []
+    for _ in range(3):
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        started.append(subprocess.Popen([sys.executable, "-c", text], env=env, **pipes))
+        taken.append(started[-1].stdout.readline().strip())
+    for process in started:
+        process.communicate()
+    assert taken == ["4", "7", "4,7"]

@@ -176,6 +176,7 @@ def carry_out(
         cluster.fit(cfg.trainer)
         cluster.share(OmegaConf.to_yaml(cfg))
         return function(cfg)
+    sweeps.take_gpu(cfg.trainer)
     processes = ranks.count(cfg.trainer)
     if processes == 1 and cfg.trainer.strategy == "ddp":
         cfg.trainer.update(strategy="auto", devices=1)  # no process group that the next job would inherit

@@ -38,7 +38,7 @@ def count(trainer: DictConfig) -> int:
         command = f"torchrun --nnodes={trainer.num_nodes} --nproc-per-node={len(chosen) if chosen else 'auto'}"
         command += f" --rdzv-backend=c10d --rdzv-endpoint=<first machine>:29500 {' '.join(sys.orig_argv[1:])}"
         raise UserError(f"trainer.num_nodes={trainer.num_nodes} needs a start on each machine: type `{command}` there")
-    there = _gpus(accelerator, max(chosen) + 1 if chosen else None)
+    there = gpus(accelerator, max(chosen) + 1 if chosen else None)
     if not there and accelerator in ("gpu", "cuda"):
         raise UserError(f"trainer.accelerator={accelerator}, but there is no GPU: type trainer.accelerator=cpu")
     if chosen is None:  # without a GPU ddp means two processes, so that the same command works anywhere
@@ -58,7 +58,7 @@ def _chosen(devices: Any) -> list[int] | range | None:
     return range(int(text)) if text.isdecimal() else [int(index) for index in re.findall(r"\d+", text)]
 
 
-def _gpus(accelerator: str, enough: int | None) -> int:
+def gpus(accelerator: str, enough: int | None = None) -> int:
     """GPUs that a run may take; torch is asked only where the system's list does not show enough."""
     if accelerator == "mps" or (accelerator == "gpu" and sys.platform == "darwin"):
         return 1
@@ -125,7 +125,7 @@ def start(script: str, cfg: DictConfig, run_dir: Path, processes: int) -> Any:
     shutil.rmtree(private, ignore_errors=True)  # of a job that was killed
     private.mkdir(parents=True)
     cfg = cfg.copy()
-    if not isinstance(_chosen(cfg.trainer.devices), list) or not _gpus(cfg.trainer.accelerator, None):
+    if not isinstance(_chosen(cfg.trainer.devices), list) or not gpus(cfg.trainer.accelerator):
         OmegaConf.update(cfg, "trainer.devices", processes)  # a list of GPUs stays: it says which ones
     OmegaConf.save(cfg, private / "config.yaml")
     ranks, received, pipe = [], [], os.pipe()

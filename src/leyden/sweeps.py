@@ -5,6 +5,7 @@ import math
 import os
 import re
 import shlex
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -208,3 +209,25 @@ def parallel(launcher: Any, jobs: int) -> int:
         cores = os.cpu_count() or 1
         return max(1, min(jobs, many if many > 0 else cores + 1 + many))
     return jobs if str(launcher.get("_target_")).endswith("LocalLauncher") else 1
+
+
+HELD: list[Any] = []  # the lock of this process's GPU, until it ends
+
+
+def take_gpu(trainer: DictConfig) -> None:
+    """Of several jobs at a time on a machine with several GPUs, give each process one that no other has."""
+    if HELD or int(os.environ.get("LEYDEN_PARALLEL", 1)) == 1 or str(trainer.devices) not in ("auto", "1", "-1"):
+        return
+    count = ranks.gpus(trainer.accelerator)
+    names = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(count)))).split(",")
+    for name in names if count > 1 else ():
+        import fcntl
+
+        HELD.append(open(Path(tempfile.gettempdir(), f"leyden-gpu-{name}.lock"), "w"))  # noqa: SIM115
+        try:
+            fcntl.lockf(HELD[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:  # another job's
+            HELD.pop().close()
+            continue
+        os.environ["CUDA_VISIBLE_DEVICES"] = name
+        return

@@ -73,6 +73,7 @@ MISTAKES = [
     ("note=a#b", "inside and out"),
     ("optimizer.betas=0.8,0.9", "'optimizer.betas=[0.8,0.9]'"),
     ("model=cnn,mlp", "-m"),
+    ("model=[cnn,mlp]", "-m model=cnn,mlp"),
     ("hydra/launcher=nosuch", "basic"),
     ("callbacks=null", "type callbacks=[]"),
     ("logger=[tensorboard,cvs]", "did you mean csv?"),

@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from leyden import UserError, runs
-from leyden.keys import Typed, direction, flatten, wrong
+from leyden.keys import LISTS, Typed, direction, flatten, wrong
 
 PLAIN = "-h --help --hydra-help --version --resolve -r --run -m --multirun"  # Hydra's own flags
 VALUED = "-c --cfg -p --package -cn --config-name -cd --config-dir -cp --config-path -i --info -sc --shell-completion"
@@ -211,10 +211,12 @@ class Configs:
         if value is None:
             hint = (
                 f"{group}=[] for none"
-                if group in ("callbacks", "logger")
+                if group in LISTS
                 else f"{group}=<{' or '.join(self.options(group))}>"
             )
             return f"a group takes no null; type {hint}"
+        if isinstance(value, list) and group not in LISTS:
+            return f"{group} is one option; each in a run of its own: -m {group}={','.join(map(str, value))}"
         for option in value if isinstance(value, list) else [value]:
             folder, _, name = f"{group}/{option}".rpartition("/")
             if name not in (options := self.options(folder)):

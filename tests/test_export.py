@@ -73,8 +73,8 @@ def test_each_format_into_the_run(trained, typed, form):
 def test_sequences_of_any_length(trained, typed, form, cell):
     layers = ["model.layers=2", "model.pooling=last"] if cell == "lstm" else []
     run = trained(f"rnn-{cell}", *RNN, f"model.cell={cell}", *layers)
-    status, said, _ = typed("export.py", f"run={run}", f"format={form}")
-    assert status == 0 and "values batch x time x 3, lengths batch -> probs" in said
+    status, said, errors = typed("export.py", f"run={run}", f"format={form}")
+    assert status == 0 and "values batch x time x 3, lengths batch -> probs" in said, errors
     assert runs.read_json(run / "run.json")["exports"][f"best.{form}"]["max_abs_diff"] < 1e-5
 
 

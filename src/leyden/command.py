@@ -73,7 +73,7 @@ def run(function: Callable[[DictConfig], Any], line: overrides.Line, config: str
     if directory:
         if line.multirun:
             sweeps.begin(directory, line.typed)
-            line.keys += ["hydra/sweeper=grid"] * (line.sweeper == "basic")  # which goes on with a sweep, too
+            line.keys += ["hydra.sweeper._target_=hydra_plugins.search.Grid"] * (line.sweeper == "basic")
         settings = [f"hydra.{'sweep' if line.multirun else 'run'}.dir={quote(directory)}"]
         if tree is not None:
             config_path, config_name = directory / ".hydra", "primary"

@@ -209,11 +209,7 @@ class Configs:
         """What is wrong with the choice of a group, or nothing."""
         text, sign, group, value = typed
         if value is None:
-            hint = (
-                f"{group}=[] for none"
-                if group in LISTS
-                else f"{group}=<{' or '.join(self.options(group))}>"
-            )
+            hint = f"{group}=[] for none" if group in LISTS else f"{group}=<{' or '.join(self.options(group))}>"
             return f"a group takes no null; type {hint}"
         if isinstance(value, list) and group not in LISTS:
             return f"{group} is one option; each in a run of its own: -m {group}={','.join(map(str, value))}"

@@ -12,6 +12,7 @@ from leyden import UserError, life, overrides, runs
 OURS = {".lock", ".hydra", ".ranks", "run.json", "config.yaml", "train.log"}  # in a run that had hardly begun
 PLACE = ("accelerator", "devices", "num_nodes", "strategy")  # of a trainer: where it runs
 WHERE = ("trainer", "logger", "profiler", "callbacks")  # groups that may change while a run goes on
+WHOLE = ("experiment", "debug", "local", "search")  # groups that speak of the whole config
 WATCHERS = {"gradients", "finite", "memory"}  # callbacks that only look
 GROWING = ("trainer.max_epochs", "trainer.max_steps", "trainer.max_time")  # what a longer run has more of
 HARMLESS = (  # keys that change no number of a run that goes on
@@ -37,8 +38,8 @@ def again(line: overrides.Line, directory: Path, allowed: tuple[str, ...] | None
     tree.trusted = usual.trusted  # never what is stored
     chosen = [key for key in line.keys if (runs.CONF / name_of(key)).is_dir()]
     for key in chosen:
-        if name_of(key) in ("experiment", "debug", "local") or (allowed and name_of(key) not in allowed):
-            choice = "any group but experiment, debug and local" if allowed is None else ", ".join(allowed)
+        if name_of(key) in WHOLE or (allowed and name_of(key) not in allowed):
+            choice = f"any group but {', '.join(WHOLE)}" if allowed is None else ", ".join(allowed)
             raise UserError(f"{key} cannot be chosen for a run that is there already; what can: {choice}.")
         if line.multirun and "," in key and "[" not in key:
             raise UserError(f"{key}: a sweep of an old run varies keys, not groups; take the comma out.")

@@ -33,6 +33,7 @@ def write(kind: str, graph: nn.Module, example: tuple[Tensor, ...], card: dict[s
     if missing:
         raise UserError(f"format={kind} needs {' and '.join(missing)}; type pip install {' '.join(missing)}.")
     try:
+        torch.compiler.reset()  # else sizes that an earlier export of this process saw may be taken for fixed ones
         with quiet(), torch.no_grad():
             WRITERS[kind](graph, example, card, path)
     except OSError as error:

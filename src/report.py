@@ -176,7 +176,8 @@ def gaps(found: list[Run]) -> list[Path]:
     """Jobs that a sweep must have had, for there are later ones."""
     sweeps: dict[Path, set[int]] = {}
     for run in found:
-        if (run.path.parent / "multirun.yaml").is_file() and run.path.name.isdecimal():
+        grid = (run.path.parent / "multirun.yaml").is_file() and not (run.path.parent / "study.json").is_file()
+        if grid and run.path.name.isdecimal():
             sweeps.setdefault(run.path.parent, set()).add(int(run.path.name))
     return [folder / str(n) for folder, jobs in sweeps.items() for n in range(max(jobs)) if n not in jobs]
 

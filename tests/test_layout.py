@@ -57,11 +57,12 @@ ALLOWED = {
         "leyden.cluster", "leyden.formats", "leyden.life", "leyden.overrides", "leyden.ranks", "leyden.results",
         "leyden.runs", "leyden.stored", "leyden.tables", "omegaconf",
     },
+    "parallel.py": {"leyden.ranks", "omegaconf"},
     "study.py": {"leyden.runs", "hydra"},
     "search.py": {"leyden.life", "leyden.runs", "leyden.study", "leyden.sweeps", "hydra"},
     "command.py": {
-        "leyden.cluster", "leyden.help", "leyden.overrides", "leyden.ranks", "leyden.readers", "leyden.runs",
-        "leyden.stored", "leyden.sweeps", "hydra", "omegaconf",
+        "leyden.cluster", "leyden.help", "leyden.overrides", "leyden.parallel", "leyden.ranks", "leyden.readers",
+        "leyden.runs", "leyden.stored", "leyden.sweeps", "hydra", "omegaconf",
     },
     "readers.py": {"leyden.overrides", "leyden.runs", "hydra", "omegaconf"},
 }  # fmt: skip

@@ -20,7 +20,7 @@ def space(text, usual=0.1):
 def started(directory, n_trials, sampler=TPE, seed=1, storage=None, name=None, **spaces):
     directory.mkdir(exist_ok=True)
     spaces = spaces or {"lr": space("lr=tag(log,interval(1e-4,1e-1))"), "model": space("model=cnn,mlp")}
-    return search.Search(directory, spaces, n_trials, "maximize", sampler, NONE, storage, name, seed)
+    return search.Search(directory, spaces, ["model=mlp"], n_trials, "maximize", sampler, NONE, storage, name, seed)
 
 
 def end(directory, number, status="finished", value=0.5, reason=None):
@@ -195,5 +195,51 @@ def test_a_study_of_another_direction_is_refused(tmp_path):
     url = f"sqlite:///{tmp_path / 'x.db'}"
     started(tmp_path / "s", 1, storage=url, name="a")
     with pytest.raises(UserError, match="maximize"):
-        search.Search(tmp_path / "s", {}, 1, "minimize", TPE, NONE, url, "a")
+        search.Search(tmp_path / "s", {}, [], 1, "minimize", TPE, NONE, url, "a")
     assert json.loads((tmp_path / "s" / "study.json").read_text())["name"] == "a"
+
+
+def test_refused_ranges_leave_the_study_as_it_was(tmp_path):
+    first = started(tmp_path / "s", 3)
+    jobs = carry_out(first)
+    with pytest.raises(UserError):
+        started(tmp_path / "s", 5, lr=space("lr=choice(1,2)"), model=space("model=cnn,mlp")).propose(1)
+    again = carry_out(started(tmp_path / "s", 5))
+    assert len(jobs) == 3 and len(again) == 2 and not set(jobs) & set(again)
+
+
+def test_a_result_is_taken_only_of_the_same_settings(tmp_path):
+    carry_out(started(tmp_path / "s", 2, a=space("a=choice(x)")))
+    other = search.Search(tmp_path / "s", {"a": space("a=choice(x)")}, ["model=cnn"], 4, "maximize", TPE, NONE, seed=1)
+    assert len(carry_out(other)) == 1
+
+
+def test_a_sweep_that_was_moved_is_the_same_study(tmp_path):
+    (tmp_path / "s").mkdir()
+    runs.write_json(tmp_path / "s" / "sweep.json", {"id": "s"})
+    jobs = carry_out(started(tmp_path / "s", 2))
+    (tmp_path / "s").rename(tmp_path / "elsewhere")
+    assert sorted(jobs | carry_out(started(tmp_path / "elsewhere", 4))) == [0, 1, 2, 3]
+    (tmp_path / "elsewhere" / "study.log").unlink()
+    with pytest.raises(UserError, match=r"has 0 trials, but .* has a job 3"):
+        started(tmp_path / "elsewhere", 6)
+
+
+def test_a_file_of_sqlite_is_found_from_elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    carry_out(started(tmp_path / "s", 2, storage="sqlite:///x.db"))
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    assert list(carry_out(started(tmp_path / "s", 3, storage="sqlite:///x.db"))) == [2]
+
+
+def test_a_half_written_study_is_mended_and_a_damaged_one_named(tmp_path):
+    jobs = carry_out(started(tmp_path / "s", 2))
+    file = tmp_path / "s" / "study.log"
+    whole = file.read_bytes()
+    file.write_bytes(whole + b'{"op_code": 4, "wor')
+    assert sorted(jobs | carry_out(started(tmp_path / "s", 3))) == [0, 1, 2]
+    for wrong in (b"nonsense\n", b"[]\n"):
+        file.write_bytes(whole[:200] + wrong + whole[200:])
+        with pytest.raises(UserError, match=r"study.log, line \d+, cannot be read"):
+            started(tmp_path / "s", 4)

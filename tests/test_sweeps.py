@@ -64,7 +64,8 @@ def test_a_job_keeps_its_number(tmp_path):
 def test_what_is_typed_wins_over_what_a_sweep_was_started_with(tmp_path):
     sweep = tmp_path / "sweep" / "x"
     sweep.mkdir(parents=True)
-    sweeps.begin(sweep, ["a=1", "+b=2", "retry_failed=true"])
+    with sweeps.kept(sweep, overrides.split(["a=1", "+b=2", "retry_failed=true"], "train")):
+        pass
     line = overrides.split(["b=3", "c=4", "stop_on_failure=true"], "train")
     assert sweeps.go_on(line, "latest", tmp_path) == sweep
     assert line.keys == ["a=1", "b=3", "c=4", "stop_on_failure=true"] and line.multirun
@@ -74,12 +75,6 @@ def test_what_is_typed_wins_over_what_a_sweep_was_started_with(tmp_path):
             sweeps.find(asked, tmp_path)
     with pytest.raises(UserError, match=r"train.py -m"):
         sweeps.find("latest", tmp_path / "empty")
-
-
-def test_jobs_at_a_time():
-    assert sweeps.parallel({"n_jobs": 3}, 8) == 3 and sweeps.parallel({"n_jobs": 8}, 2) == 2
-    assert sweeps.parallel({"n_jobs": -1}, 10**6) == os.cpu_count()
-    assert sweeps.parallel({"_target_": "x.LocalLauncher"}, 5) == 5 and sweeps.parallel({"_target_": "x.Slurm"}, 5) == 1
 
 
 # one job
@@ -124,6 +119,47 @@ def test_the_end_counts_failures(tmp_path, capsys):
         sweeps.conclude(tmp_path, 1)
 
 
+HOLDS = """
+import sys, time
+sys.path[:0] = [{src!r}]
+from pathlib import Path
+from leyden import runs
+with runs.claim(Path({directory!r})):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_job_that_another_process_is_starting_is_left_to_it(tmp_path, capsys):
+    text = HOLDS.format(src=str(runs.PROJECT / "src"), directory=str(tmp_path))
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", text], **pipes) as other:
+        assert other.stdout.readline() == "held\n"
+        cfg = OmegaConf.create({"stop_on_failure": True})
+        assert sweeps.attempt(tmp_path, cfg, lambda cfg, apart: pytest.fail("started")) is None
+        assert "not started" in capsys.readouterr().out and not (tmp_path / "run.json").exists()
+        other.communicate()
+
+
+def test_what_is_refused_changes_nothing(tmp_path):
+    with sweeps.kept(tmp_path, overrides.split(["a=1"], "train")):
+        pass
+    for error, kept in ((UserError("no"), ["a=1"]), (Failed("two jobs"), ["a=2"])):
+        with pytest.raises(UserError), sweeps.kept(tmp_path, overrides.split(["a=2"], "train")):
+            raise error
+        assert runs.read_json(tmp_path / "sweep.json")["keys"] == kept
+
+
+def test_a_trial_that_was_made_good_is_no_failure(tmp_path):
+    for number, record in enumerate([{"status": "failed", "again": 1}, {"status": "finished"}]):
+        (tmp_path / str(number)).mkdir()
+        runs.write_json(tmp_path / str(number) / "run.json", record)
+    sweeps.conclude(tmp_path, 0)
+    runs.update(tmp_path / "1", status="failed")
+    with pytest.raises(Failed, match="2 jobs failed: 0, 1;"):
+        sweeps.conclude(tmp_path, 1)
+
+
 # whole sweeps
 
 
@@ -147,7 +183,7 @@ def test_failures_are_tried_again_when_asked_for(cli, tmp_path):
     status, said = cli("sweep=latest", "retry_failed=true")
     assert status == 1 and "job 1 failed" in said and len(jobs(only(tmp_path))) == 2
     status, said = cli("-m", "checkpoint.monitor=val/nonsense,val/acc", *FAST, "stop_on_failure=true")
-    assert status == 1 and "1 jobs: 1 failed" in said
+    assert status == 1 and "1 job: 1 failed" in said
 
 
 def test_a_search_needs_no_flag_and_its_yaml_is_checked(cli, tmp_path):
@@ -163,6 +199,11 @@ def test_a_search_needs_no_flag_and_its_yaml_is_checked(cli, tmp_path):
         (["search=grid", "+hydra.sweeper.params.modl=cnn"], "there is no key modl"),
         (["search=grid", "+hydra.sweeper.params.seed=-3"], "seed must be"),
         (["sweep=nowhere"], "sweep=latest"),
+        (["sweep=latest", "resume=latest"], "take one of them out"),
+        (["search=optuna", "hydra.sweeper.pruner=null"], "need a _target_"),
+        (["search=optuna", "hydra.sweeper.params=5"], "must be keys"),
+        (["search=optuna", "hydra.sweeper.n_jobs=0"], "at least 1"),
+        (["search=optuna", "optimizer.lr=range(1,1)"], "has no values"),
     ):
         status, said = cli(*wrong)
         assert status == 2 and word in said and "Traceback" not in said, said
@@ -276,28 +317,3 @@ def test_names_that_a_glob_finds(cli, tmp_path):
     status, said = cli("-m", "experiment=glob(digits*)", "debug=fast", "threads=1")
     assert status == 0 and "2 jobs: 2 finished" in said
     assert json.loads((only(tmp_path) / "sweep.json").read_text())["jobs"][1][0] == "experiment=digits_resnet"
-
-
-TAKES = """
-import os, sys
-sys.path[:0] = [{src!r}]
-from omegaconf import OmegaConf
-from leyden import ranks, sweeps
-ranks.gpus = lambda accelerator: 2
-sweeps.take_gpu(OmegaConf.create({{"devices": "auto", "accelerator": "auto"}}))
-print(os.environ.get("CUDA_VISIBLE_DEVICES"), flush=True)
-sys.stdin.read()
-"""
-
-
-def test_jobs_at_a_time_have_a_gpu_each(tmp_path):
-    env = os.environ | {"LEYDEN_PARALLEL": "3", "CUDA_VISIBLE_DEVICES": "4,7", "TMPDIR": str(tmp_path)}
-    text = TAKES.format(src=str(runs.PROJECT / "src"))
-    started, taken = [], []
-    for _ in range(3):
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        started.append(subprocess.Popen([sys.executable, "-c", text], env=env, **pipes))
-        taken.append(started[-1].stdout.readline().strip())
-    for process in started:
-        process.communicate()
-    assert taken == ["4", "7", "4,7"]

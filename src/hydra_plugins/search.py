@@ -13,7 +13,7 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
-from leyden import UserError, search, sweeps
+from leyden import UserError, parallel, search, sweeps
 from leyden.keys import direction
 
 
@@ -21,7 +21,7 @@ class Sweep(Sweeper):
     """What both have in common: where the sweep is, the ranges, and how jobs are started."""
 
     def __init__(self, params: dict[str, Any] | None):
-        self.params = params or {}
+        self.params = params if params is not None else {}
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         self.hydra_context, self.config = hydra_context, config  # type: ignore[assignment]
@@ -31,6 +31,8 @@ class Sweep(Sweeper):
 
     def ranges(self, arguments: list[str]) -> list[Override]:
         """The overrides, those typed in place of those in the YAML."""
+        if not isinstance(self.params, dict | DictConfig):
+            raise UserError(f"hydra.sweeper.params={self.params} must be keys with their ranges.")
         parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
         parsed = parser.parse_overrides([f"{key}={value}" for key, value in self.params.items()] + arguments)
         return list({override.get_key_element(): override for override in parsed}.values())
@@ -57,17 +59,22 @@ class Sweep(Sweeper):
         Where a process of the launcher is killed, the others go with it: all that were not done go on, each apart.
         """
         named = [[*job, f"hydra.sweep.subdir={number}"] for number, job in jobs.items()]
-        at_once = sweeps.parallel(self.config.hydra.launcher, len(jobs))
+        at_once = parallel.at_once(self.config.hydra.launcher, len(jobs))
         os.environ["LEYDEN_PARALLEL"] = str(at_once)
         try:
             self.validate_batch_is_legal(named)
             try:
-                self.launcher.launch(named, initial_job_idx=min(jobs))
+                done = self.launcher.launch(named, initial_job_idx=min(jobs))
             except Exception as error:
                 if isinstance(error, UserError) or at_once == 1:
                     raise
                 print(f"a process was lost ({type(error).__name__}); its jobs go on", flush=True)
-                self.launcher.launch(named, initial_job_idx=min(jobs))
+                done = self.launcher.launch(named, initial_job_idx=min(jobs))
+            for number, job in zip(jobs, done, strict=True):
+                try:
+                    job.return_value  # noqa: B018  (raises what the job could not say itself)
+                except Exception as error:
+                    sweeps.fail(self.directory / str(number), f"{type(error).__name__}: {error}")
         finally:
             del os.environ["LEYDEN_PARALLEL"]
 
@@ -135,7 +142,7 @@ class Optuna(Sweep):
         """Raises UserError where there is nothing to search, or Optuna refuses what it was given."""
         cfg: Any = self.config
         for name, number in (("n_trials", self.n_trials), ("n_jobs", self.n_jobs)):
-            if not isinstance(number, int) or (number < 1 and name == "n_trials"):
+            if type(number) is not int or number == 0 or (number < 1 and name == "n_trials"):
                 raise UserError(f"hydra.sweeper.{name}={number} must be a whole number of at least 1.")
         swept = {override.get_key_element(): override for override in ranges if override.is_sweep_override()}
         fixed = [str(override.input_line) for override in ranges if not override.is_sweep_override()]
@@ -145,6 +152,7 @@ class Optuna(Sweep):
         study = search.Search(
             self.directory,
             {key: search.space(each, OmegaConf.select(cfg, each.key_or_group)) for key, each in swept.items()},
+            fixed,
             self.n_trials,
             self.direction or {"min": "minimize", "max": "maximize"}[judged],
             sampler=plain(self.sampler),
@@ -156,11 +164,11 @@ class Optuna(Sweep):
         study.settle()
         if cfg.retry_failed:
             study.retry()
-        at_once = sweeps.parallel({"n_jobs": self.n_jobs}, self.n_trials)
+        at_once = parallel.at_once({"n_jobs": self.n_jobs}, self.n_trials)
         while jobs := study.propose(at_once):
             self.launch({number: [*fixed, *values] for number, values in jobs.items()})
             study.settle()
 
 
-def plain(node: DictConfig) -> Any:
-    return OmegaConf.to_container(node, resolve=True)
+def plain(node: Any) -> Any:
+    return OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node

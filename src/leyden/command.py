@@ -19,7 +19,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from leyden import UserError, cluster, overrides, ranks, runs, stored, sweeps
+from leyden import UserError, cluster, overrides, parallel, ranks, runs, stored, sweeps
 from leyden.help import show_help
 from leyden.readers import from_file, from_run, literal, logs
 
@@ -71,9 +71,7 @@ def run(function: Callable[[DictConfig], Any], line: overrides.Line, config: str
     fresh = directory is not None and not any(directory.iterdir())  # made by this command
     config_path, config_name, settings = CONF, line.config, []
     if directory:
-        if line.multirun:
-            sweeps.begin(directory, line.typed)
-            line.keys += ["hydra.sweeper._target_=hydra_plugins.search.Grid"] * (line.sweeper == "basic")
+        line.keys += ["hydra.sweeper._target_=hydra_plugins.search.Grid"] * (line.multirun and line.sweeper == "basic")
         settings = [f"hydra.{'sweep' if line.multirun else 'run'}.dir={quote(directory)}"]
         if tree is not None:
             config_path, config_name = directory / ".hydra", "primary"
@@ -89,16 +87,19 @@ def run(function: Callable[[DictConfig], Any], line: overrides.Line, config: str
         except UserError as error:
             mistakes.append(error)
 
-    with runs.claim(directory) if directory and not line.multirun else nullcontext():
-        try:
+    held = nullcontext() if not directory else sweeps.kept(directory, line) if line.multirun else runs.claim(directory)
+    try:
+        with held:
             hydra.main(version_base="1.3", config_path=str(config_path), config_name=config_name)(job)()
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EDQUOT):
-                raise UserError(f"{directory} cannot be written ({error.strerror}); set log_dir=<folder>.") from error
-            raise
-        finally:
-            if directory and fresh and not any(directory.rglob("run.json")):  # nothing has begun
-                shutil.rmtree(directory, ignore_errors=True)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EDQUOT):
+            where = error.filename or directory
+            raise UserError(f"{where} cannot be written ({error.strerror}); set log_dir=<folder>.") from error
+        raise
+    finally:
+        stopped = line.multirun and isinstance(sys.exc_info()[1], SystemExit)  # a sweep that sweep= goes on with
+        if directory and fresh and not stopped and not any(directory.rglob("run.json")):  # nothing has begun
+            shutil.rmtree(directory, ignore_errors=True)
     for mistake in mistakes:  # of a single run, past Hydra, which would add lines of its own
         raise mistake
 
@@ -107,6 +108,8 @@ def prepare(line: overrides.Line, config: str) -> tuple[Path | None, DictConfig 
     """The run directory, None where nothing runs, and the primary config, where it is none of conf/."""
     asked, old, sweep = overrides.take(line, *ASKED.get(config, ())), None, None
     if asked.get("sweep", "null") != "null":
+        if other := next((name for name in ("resume", "rerun") if name in asked), None):
+            raise UserError(f"sweep= and {other}= are two things to go on with; take one of them out.")
         sweep = sweeps.go_on(line, asked["sweep"], logs(line))
         asked = overrides.take(line, *ASKED["train"])
     if asked.get("resume"):
@@ -148,7 +151,7 @@ def forbid(line: overrides.Line) -> None:
 
 def quote(path: Path) -> str:
     """As a quoted value of Hydra's grammar, where a backslash means something only before a quote."""
-    return "'" + str(path).replace("'", "\\'") + "'"
+    return "'" + str(path).replace("'", "\\'").replace("${", "\\${") + "'"
 
 
 def start(function: Callable[[DictConfig], Any], cfg: DictConfig, script: str) -> Any:
@@ -176,7 +179,7 @@ def carry_out(
         cluster.fit(cfg.trainer)
         cluster.share(OmegaConf.to_yaml(cfg))
         return function(cfg)
-    sweeps.take_gpu(cfg.trainer)
+    parallel.take_gpu(cfg.trainer)
     processes = ranks.count(cfg.trainer)
     if processes == 1 and cfg.trainer.strategy == "ddp":
         cfg.trainer.update(strategy="auto", devices=1)  # no process group that the next job would inherit

@@ -53,7 +53,8 @@ def surroundings(run: Run) -> dict[str, Any]:
 def outcome(run: Run) -> dict[str, Any]:
     best = part(run.metrics, "best")
     found: dict[str, Any] = {"status": run.status}
-    found |= {f"best {best.get('monitor')}": best.get("value"), "best epoch": best.get("epoch")} if best else {}
+    epoch = best["epoch"] + 1 if isinstance(best.get("epoch"), int) else None  # as people count
+    found |= {f"best {best.get('monitor')}": best.get("value"), "best epoch": epoch} if best else {}
     found |= {name: value for name, value in part(run.metrics, "test").items() if number(value) is not None}
     return found | {"weights": str(run.metrics.get("weights_sha256"))[:16]}
 

@@ -20,8 +20,11 @@ def alive(record: dict[str, Any]) -> bool:
     then, here = record.get("slurm"), slurm()
     if then and here and then["job"] == here["job"]:
         return then["restarts"] >= here["restarts"]
-    beat = str(record.get("heartbeat") or record.get("started") or "1970-01-01T00:00:00+00:00")
-    return (datetime.now().astimezone() - datetime.fromisoformat(beat)).total_seconds() < DEAD
+    try:
+        beat = datetime.fromisoformat(str(record.get("heartbeat") or record.get("started")))
+        return (datetime.now().astimezone() - beat).total_seconds() < DEAD
+    except (ValueError, TypeError):  # no time, or one without a zone
+        return False
 
 
 def slurm() -> dict[str, Any] | None:

@@ -191,11 +191,13 @@ class Configs:
         """The ranges of a search's YAML, as they would be typed; those that are typed come in their place."""
         chosen = [key for key in keys if key.lstrip("+").startswith(("search=", "experiment=", "debug=", "hydra"))]
         try:
-            found = (self.compose(chosen)[1].sweeper.get("params") or {}) if chosen else {}
+            found = self.compose(chosen)[1].sweeper.get("params") if chosen else None
         except HydraException:  # which `verify` finds, too
             return []
         typed = {key.lstrip("+").partition("=")[0] for key in keys}
-        return [f"{key}={value}" for key, value in found.items() if key not in typed]
+        return (
+            [f"{key}={value}" for key, value in found.items() if key not in typed] if OmegaConf.is_dict(found) else []
+        )
 
     def options(self, group: str) -> list[str]:
         found = self.loader.get_group_options(group, config_name=self.name, overrides=self.path)

@@ -50,8 +50,10 @@ def recording(cfg: DictConfig) -> Iterator[dict[str, Any]]:
             name = signal.Signals(error.code - 128).name if isinstance(error.code, int) and error.code > 128 else "exit"
             update(directory, status="stopped", reason=name, ended=now())
             if "resume" in cfg:
-                where = shlex.quote(str(in_words(directory)))
-                log.warning("Stopped by %s; go on with: python src/train.py resume=%s", name, where)
+                swept = (directory.parent / "sweep.json").is_file()
+                where = shlex.quote(str(in_words(directory.parent if swept else directory)))
+                key = "sweep" if swept else "resume"
+                log.warning("Stopped by %s; go on with: python src/train.py %s=%s", name, key, where)
             raise
         except BaseException as error:
             update(directory, status="failed", reason=f"{type(error).__name__}: {error}", ended=now())

@@ -123,16 +123,20 @@ def stored(directory: Path) -> DictConfig:
 # whether a run lives
 
 
+class Busy(UserError):
+    """Another process has what was asked for."""
+
+
 @contextmanager
 def claim(directory: Path) -> Iterator[None]:
     """Hold a run directory; the system lets go of it when the process ends, however it ends.
 
     Raises:
-        UserError: another process runs it.
+        Busy: another process runs it.
     """
     record = read_json(directory / "run.json")
     who = f"run by process {record['pid']} on {record['host']}" if "pid" in record else "started by another process"
-    busy = UserError(f"{directory} is being {who}; wait for its end.")
+    busy = Busy(f"{directory} is being {who}; wait for its end.")
     if life.alive(record):
         raise busy
     try:
@@ -152,11 +156,12 @@ def claim(directory: Path) -> Iterator[None]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The content of a JSON file; empty when it is not there or half written."""
+    """The content of a JSON file; empty when it is not there, half written, or another's."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
+    return content if isinstance(content, dict) else {}
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 
 from leyden import UserError, life, runs, sweeps
-from leyden.study import build, live, optuna, store
+from leyden.study import build, live, mend, optuna, store
 
 
 def space(override: Override, usual: Any) -> Any:
@@ -25,6 +25,8 @@ def space(override: Override, usual: Any) -> Any:
     low, high, step = None, None, None
     if isinstance(value, RangeSweep) and not value.shuffle:
         ends = [float(text) for text in override.sweep_string_iterator()]
+        if not ends:
+            raise UserError(f"{override.input_line} has no values.")
         low, high, step = ends[0], ends[-1], None if scale else value.step
     elif isinstance(value, IntervalSweep):
         low, high = value.start, value.end
@@ -49,6 +51,7 @@ class Search:
     Args:
         directory: of the sweep
         spaces: key -> distribution
+        fixed: what all trials have in common, such as model=cnn
         n_trials: in all
         direction: minimize or maximize
         sampler: its node
@@ -62,6 +65,7 @@ class Search:
         self,
         directory: Path,
         spaces: dict[str, Any],
+        fixed: list[str],
         n_trials: int,
         direction: str,
         sampler: dict[str, Any],
@@ -70,15 +74,21 @@ class Search:
         name: str | None = None,
         seed: int | None = None,
     ):
-        self.directory, self.spaces, self.n_trials, self.sampler, self.seed = directory, spaces, n_trials, sampler, seed
-        self.name = name or directory.name
-        shared = f"leyden-{zlib.crc32(f'{storage} {self.name}'.encode()):x}.lock"
-        self.lock = Path(tempfile.gettempdir(), shared) if storage else directory / ".lock"
+        self.directory, self.spaces, self.fixed = directory, spaces, sorted(sweeps.own(fixed))
+        self.n_trials, self.sampler, self.seed = n_trials, sampler, seed
+        self.sweep = sweeps.identity(directory)
+        self.name = name or self.sweep
         build(pruner)  # before a trial needs it
+        url = absolute(storage, directory)
+        shared = f"leyden-{zlib.crc32(f'{url} {self.name}'.encode()):x}.lock"
+        self.lock = Path(tempfile.gettempdir(), shared) if url else directory / ".lock"
         with sweeps.locked(self.lock):  # one makes the tables
-            self.storage = store(directory, storage)
+            if url is None:
+                mend(directory / "study.log")
+            self.storage = store(directory, url)
             self.study = self.opened(direction)
-        runs.write_json(directory / "study.json", {"storage": storage, "name": self.name, "pruner": pruner})
+            said = {"typed": storage, "storage": url, "name": self.name, "pruner": pruner}
+            runs.write_json(directory / "study.json", said)
         self.tried: set[int] = set()  # jobs that this process has started
         self.exhausted = False
 
@@ -91,25 +101,32 @@ class Search:
             raise UserError(f"hydra.sweeper.direction={direction}: {str(error).rstrip('.')}.") from error
         if study.direction.name.lower() != direction:
             raise UserError(f"The study {self.name} is to {study.direction.name.lower()}, not to {direction}.")
+        jobs = [int(path.name) for path in self.directory.iterdir() if path.name.isdecimal()]
+        if (count := len(study.get_trials(deepcopy=False))) <= max(jobs, default=-1):
+            raise UserError(
+                f"The study {self.name} has {count} trials, but {self.directory} has a job {max(jobs)}: its storage "
+                "is not the one that it had; start a new search."
+            )
         return study
 
     def trials(self, state: str = "", mine: bool = False) -> list[Any]:
         """Those of a state; `mine`: whose jobs are in this sweep's directory."""
         found = self.study.get_trials(deepcopy=False)
         found = [trial for trial in found if not state or trial.state.name == state]
-        return [t for t in found if t.user_attrs.get("sweep") == self.directory.name] if mine else found
+        return [t for t in found if t.user_attrs.get("sweep") == self.sweep] if mine else found
 
     def propose(self, at_once: int) -> dict[int, list[str]]:
         """The next jobs, number -> overrides; none: the search is at its end."""
         jobs: dict[int, list[str]] = {}
         with sweeps.locked(self.lock):
+            self.bury()
             for trial in self.trials("RUNNING", mine=True):
                 if len(jobs) < at_once and trial.number not in self.tried and not self.alive(trial):
                     jobs[trial.number] = self.claim(trial.number)
             while len(jobs) < at_once and not self.exhausted and (self.trials("WAITING") or self.missing() > 0):
                 trial = self.ask()
                 values = [f"{key}={value}" for key, value in trial.params.items()]
-                for name, value in (("sweep", self.directory.name), ("overrides", values)):
+                for name, value in (("sweep", self.sweep), ("fixed", self.fixed), ("overrides", values)):
                     trial.set_user_attr(name, value)
                 if not self.known(trial):
                     jobs[trial.number] = self.claim(trial.number)
@@ -117,8 +134,15 @@ class Search:
         return jobs
 
     def missing(self) -> int:
-        """Trials that are still to be started; one that is tried again counts once."""
-        return self.n_trials - sum("again" not in trial.user_attrs for trial in self.trials())
+        """Trials that are still to be started; one that is tried again counts once, one that got no values not."""
+        counted = [trial.user_attrs for trial in self.trials() if "overrides" in trial.user_attrs]
+        return self.n_trials - sum("again" not in attributes for attributes in counted)
+
+    def bury(self) -> None:
+        """End trials that got no values: their process was killed, or their ranges were refused."""
+        for trial in self.trials("RUNNING"):
+            if "overrides" not in trial.user_attrs:
+                self.tell(trial.number, None, optuna().trial.TrialState.FAIL)
 
     def ask(self) -> Any:
         """A trial with its values.
@@ -133,11 +157,14 @@ class Search:
             self.study.sampler = build(self.sampler, seed=seed, search_space=values(self.spaces))
             return self.study.ask(self.spaces)
         except (ValueError, ImportError) as error:
+            self.bury()
             raise UserError(f"{self.sampler['_target_']}: {' '.join(str(error).split()).rstrip('.')}.") from error
 
     def claim(self, number: int) -> list[str]:
         """Note which process runs a trial; returns its overrides."""
         trial = self.trial(number)
+        if (failed := trial.user_attrs.get("again")) is not None:
+            runs.update(self.directory / str(failed), again=number)
         born = life.born(os.getpid())
         who = {"host": socket.gethostname(), "pid": os.getpid(), "pid_born": born, "heartbeat": runs.now()}
         trial.set_user_attr("by", {"status": "running", **who})
@@ -155,6 +182,7 @@ class Search:
         if self.seed is None or "again" in trial.user_attrs:
             return False
         ended = [other for other in self.trials() if other.state.is_finished() and other.params == trial.params]
+        ended = [other for other in ended if other.user_attrs.get("fixed") == self.fixed]
         if not ended:
             return False
         first = min(ended, key=lambda other: other.state.name != "COMPLETE")
@@ -197,6 +225,15 @@ class Search:
             for trial in self.trials("FAIL", mine=True):
                 if trial.number not in before:
                     self.study.enqueue_trial(trial.params, user_attrs={"again": trial.number})
+
+
+def absolute(url: str | None, directory: Path) -> str | None:
+    """An URL in which an SQLite file is found from anywhere: that of the first start where the same was typed."""
+    said = runs.read_json(directory / "study.json")
+    if said.get("typed") == url and said:
+        return said["storage"]
+    start, file = "sqlite:///", (url or "").removeprefix("sqlite:///")
+    return f"{start}{os.path.abspath(file)}" if url and url.startswith(start) and file else url
 
 
 def values(spaces: dict[str, Any]) -> dict[str, list[Any]]:

@@ -1,6 +1,10 @@
 """A study of Optuna: where it is kept, how its parts are made, and what a job asks it."""
 
 import inspect
+import json
+import os
+import re
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -26,12 +30,14 @@ def optuna() -> Any:
     return optuna
 
 
-def build(node: dict[str, Any], **keywords: Any) -> Any:
+def build(node: Any, **keywords: Any) -> Any:
     """A sampler or pruner from its node, with those keywords that it takes.
 
     Raises:
         UserError: there is none of this name, or it takes other arguments.
     """
+    if not isinstance(node, dict) or "_target_" not in node:
+        raise UserError(f"A sampler and a pruner need a _target_, not {node}; leave it out for the usual one.")
     try:
         made = instantiate(node, _partial_=True, _convert_="all")
         takes = inspect.signature(made.func).parameters
@@ -53,8 +59,30 @@ def store(directory: Path, url: str | None) -> Any:
     try:
         return storages.RDBStorage(url)
     except Exception as error:  # of SQLAlchemy and of each driver
-        what = str(error).splitlines()[0].rstrip(".")
-        raise UserError(f"hydra.sweeper.storage={url} cannot be used: {what}.") from error
+        what, shown = str(error).splitlines()[0].rstrip("."), re.sub(r"(//[^:/@]*:)[^@]*@", r"\1***@", url)
+        raise UserError(f"hydra.sweeper.storage={shown} cannot be used: {what}.") from error
+
+
+def mend(file: Path) -> None:
+    """Cut what was half written when a process was killed or the disk was full.
+
+    Raises:
+        UserError: another line cannot be read.
+    """
+    content = file.read_bytes() if file.is_file() else b""
+    lines = content.splitlines(keepends=True)
+    for number, line in enumerate(lines, 1):
+        try:
+            whole = isinstance(json.loads(line), dict)
+        except ValueError:
+            whole = False
+        if not whole and (number < len(lines) or line.endswith(b"\n")):
+            raise UserError(f"{file}, line {number}, cannot be read; delete this line, or start a new search.")
+    if lines and not lines[-1].endswith(b"\n"):
+        time.sleep(1)
+        if file.stat().st_size > len(content):  # another process was at it
+            return
+        os.truncate(file, len(content) - len(lines[-1]))
 
 
 def live(study: Any, storage: Any, number: int) -> Any:

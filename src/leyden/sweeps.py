@@ -2,10 +2,8 @@
 
 import logging
 import math
-import os
 import re
 import shlex
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +12,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from leyden import Failed, UserError, cluster, formats, life, overrides, ranks, results, runs, stored, tables
+from leyden import Failed, UserError, cluster, formats, overrides, ranks, results, runs, stored, tables
 
 DONE = ("finished", "pruned")
 POLICY = ("retry_failed", "max_failures", "stop_on_failure")  # what may be typed anew for a sweep that goes on
@@ -51,7 +49,7 @@ def go_on(line: overrides.Line, asked: str, logs: Path) -> Path:
     """
     directory = find(asked, logs)
     keys = runs.read_json(directory / "sweep.json").get("keys")
-    if not isinstance(keys, list):
+    if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
         raise UserError(f"{directory / 'sweep.json'} cannot be read; start a new sweep.")
     typed = {stored.name_of(key) for key in line.keys}
     line.keys = [key for key in keys if stored.name_of(key) not in typed] + line.keys
@@ -63,12 +61,27 @@ def go_on(line: overrides.Line, asked: str, logs: Path) -> Path:
     return directory
 
 
-def begin(directory: Path, typed: list[str]) -> None:
-    """Note what a sweep is started with, or goes on with."""
+@contextmanager
+def kept(directory: Path, line: overrides.Line) -> Iterator[None]:
+    """Note what a sweep is started with, or goes on with, unless that is refused."""
+    file = directory / "sweep.json"
+    lasting = [key for key in line.typed if stored.name_of(key) not in POLICY]
     with locked(directory / ".lock"):
-        file = directory / "sweep.json"
-        lasting = [key for key in typed if stored.name_of(key) not in POLICY]
-        runs.write_json(file, {"started": runs.now()} | runs.read_json(file) | {"keys": lasting})
+        before = runs.read_json(file)
+        new = {"id": directory.name, "started": runs.now()} | before | {"keys": lasting}
+        runs.write_json(file, new)
+    try:
+        yield
+    except UserError as error:
+        if before and not isinstance(error, Failed):
+            with locked(directory / ".lock"):
+                runs.write_json(file, runs.read_json(file) | {"keys": before["keys"]})
+        raise
+
+
+def identity(directory: Path) -> str:
+    """What a sweep is called, also when its directory has another name by now."""
+    return str(runs.read_json(directory / "sweep.json").get("id") or directory.name)
 
 
 @contextmanager
@@ -90,7 +103,9 @@ def numbered(directory: Path, jobs: list[list[str]]) -> list[int]:
         file = directory / "sweep.json"
         content = runs.read_json(file)
         known: list[list[str]] = content.get("jobs", [])
-        numbers = {frozenset(job): number for number, job in enumerate(known)}
+        if not isinstance(known, list) or not all(isinstance(job, list) for job in known):
+            raise UserError(f"{file} cannot be read; start a new sweep.")
+        numbers = {frozenset(map(str, job)): number for number, job in enumerate(known)}
         for job in map(own, jobs):
             if numbers.setdefault(frozenset(job), len(numbers)) == len(known):
                 known.append(job)
@@ -112,27 +127,36 @@ def attempt(directory: Path, cfg: DictConfig, carry_out: Callable[[DictConfig, b
     It goes on where it was stopped, by its own config. `carry_out` gets True for a job that ended with the process it
     was in: in a process of its own it cannot take the sweep with it again.
     """
-    name, record = directory.name, runs.read_json(directory / "run.json")
-    if life.alive(record):
-        return leave(f"job {name} is being run by process {record['pid']} on {record['host']}", None)
-    status = record.get("status")
-    if status in DONE or (status == "failed" and not cfg.get("retry_failed")):
-        again = "" if status in DONE else "; retry_failed=true tries it again"
-        return leave(f"job {name} is {status}{again}", objective(directory))
     try:
         with runs.claim(directory):
+            record = runs.read_json(directory / "run.json")  # as it is now that nobody else has it
+            status = record.get("status")
+            if status in DONE or (status == "failed" and not cfg.get("retry_failed")):
+                again = "" if status in DONE else "; retry_failed=true tries it again"
+                return leave(f"job {directory.name} is {status}{again}", objective(directory))
             value = carry_out(going_on(cfg, directory) if status else cfg, status == "running")
             if value is None and (metric := nan(directory, cfg)):
                 raise Failed(f"{metric} is not a number.")
             return value
-    except Exception as error:  # this job's alone; its traceback is in its train.log
-        what = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-        if not life.alive(record := runs.read_json(directory / "run.json")):
-            runs.update(directory, status="failed", reason=record.get("reason") or what, ended=runs.now())
-        print(f"job {name} failed: {what.splitlines()[0] if what else 'without a word'}", flush=True)
+    except runs.Busy as busy:
+        return leave(f"job {directory.name} is not started: {busy}", None)
+    except Exception as error:  # this job's alone
+        fail(directory, str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}")
         if cfg.get("stop_on_failure"):
             raise SystemExit(1) from error
         return None
+
+
+def fail(directory: Path, what: str) -> None:
+    """Note why a job failed, in run.json and in its train.log, where the run itself could not."""
+    record, first = runs.read_json(directory / "run.json"), (what.splitlines() or ["without a word"])[0]
+    print(f"job {directory.name} failed: {first}", flush=True)
+    if record.get("status") != "failed":
+        runs.update(directory, status="failed", reason=what, ended=runs.now())
+    log_file = directory / "train.log"
+    if not log_file.is_file() or first not in log_file.read_text("utf-8", "replace"):
+        with log_file.open("a", encoding="utf-8") as file:
+            file.write(f"{runs.now()} failed: {first}\n")
 
 
 def leave(sentence: str, value: Any) -> Any:
@@ -172,62 +196,33 @@ def nan(directory: Path, cfg: DictConfig) -> str | None:
 # what came of it
 
 
-def told(directory: Path) -> tuple[str, list[str]]:
-    """The table of a sweep, how its jobs ended, and which have failed."""
-    found, _ = results.collect([directory])
-    lines = []
-    for table in tables.tables([run for run in found if run.config]) if any(run.config for run in found) else []:
-        more = len(table.rows) - SHOWN
-        table.rows = table.rows[:SHOWN]
-        lines += [formats.text(table, None, True), *([f"... and {more} rows more"] if more > 0 else [])]
-    counts = Counter(run.status for run in found)
-    lines.append(f"{len(found)} jobs: {', '.join(f'{n} {status}' for status, n in counts.most_common())}")
-    lines.append(f"table and picture: python src/report.py {runs.in_words(directory)} --plot report.png")
-    return "\n".join(lines), [run.path.name for run in found if run.status == "failed"]
-
-
 def conclude(directory: Path, allowed: int) -> None:
-    """Print what came of a sweep.
+    """Print the table of a sweep, best first, and how its jobs ended.
 
     Raises:
-        Failed: more jobs failed than allowed.
+        Failed: more jobs failed, or were never done, than allowed.
     """
     if not any(directory.glob("*/run.json")):
         return
-    text, failed = told(directory)
-    print(text, flush=True)
+    found = [run for run in results.collect([directory])[0] if not made_good(run)]
+    for table in tables.tables([run for run in found if run.config]):
+        more = len(table.rows) - SHOWN
+        table.rows = table.rows[:SHOWN]
+        print(formats.text(table, None, True) + (f"... and {more} rows more" if more > 0 else ""))
+    counts, where = Counter(run.status for run in found), shlex.quote(str(runs.in_words(directory)))
+    print(f"{many(len(found))}: {', '.join(f'{n} {status}' for status, n in counts.most_common())}")
+    print(f"table and picture: python src/report.py {where} --plot report.png", flush=True)
+    failed = [run.path.name for run in found if run.status not in (*DONE, "running")]
     if len(failed) > allowed:
-        number = f"{len(failed)} job{'s' * (len(failed) > 1)}"
-        again = f"python src/train.py sweep={shlex.quote(str(runs.in_words(directory)))} retry_failed=true"
-        raise Failed(f"{number} failed: {', '.join(failed)}; see train.log of each. Try again: {again}")
+        again = f"python src/train.py sweep={where} retry_failed=true"
+        raise Failed(f"{many(len(failed))} failed: {', '.join(failed)}; see train.log of each. Try again: {again}")
 
 
-def parallel(launcher: Any, jobs: int) -> int:
-    """Jobs that a launcher runs at a time on this machine."""
-    many = launcher.get("n_jobs")  # of joblib
-    if many is not None:
-        cores = os.cpu_count() or 1
-        return max(1, min(jobs, many if many > 0 else cores + 1 + many))
-    return jobs if str(launcher.get("_target_")).endswith("LocalLauncher") else 1
+def made_good(run: results.Run) -> bool:
+    """Whether a failed trial was tried again under another number, and was done then."""
+    again = run.path.parent / str(run.record.get("again"))
+    return run.status == "failed" and runs.read_json(again / "run.json").get("status") in DONE
 
 
-HELD: list[Any] = []  # the lock of this process's GPU, until it ends
-
-
-def take_gpu(trainer: DictConfig) -> None:
-    """Of several jobs at a time on a machine with several GPUs, give each process one that no other has."""
-    if HELD or int(os.environ.get("LEYDEN_PARALLEL", 1)) == 1 or str(trainer.devices) not in ("auto", "1", "-1"):
-        return
-    count = ranks.gpus(trainer.accelerator)
-    names = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(count)))).split(",")
-    for name in names if count > 1 else ():
-        import fcntl
-
-        HELD.append(open(Path(tempfile.gettempdir(), f"leyden-gpu-{name}.lock"), "w"))  # noqa: SIM115
-        try:
-            fcntl.lockf(HELD[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:  # another job's
-            HELD.pop().close()
-            continue
-        os.environ["CUDA_VISIBLE_DEVICES"] = name
-        return
+def many(count: int) -> str:
+    return f"{count} job{'s' * (count != 1)}"

@@ -90,3 +90,18 @@ def test_deterministic_sets_all_that_torch_needs(train, monkeypatch):
     assert torch.backends.cudnn.deterministic and torch.are_deterministic_algorithms_enabled()
     train(folder="after")
     assert not torch.are_deterministic_algorithms_enabled() and not torch.backends.cudnn.deterministic
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        (
+            ["callbacks=[early_stopping]", "callbacks.early_stopping.monitor=val/los"],
+            "monitor val/los of Early stopping",
+        ),
+        (["scheduler=plateau", "task.monitor=val/los"], "monitor val/los of ReduceLROnPlateau"),
+    ],
+)
+def test_a_metric_that_is_not_logged_is_named(train, keys, said):
+    with pytest.raises(UserError, match=said):
+        train(*keys)

@@ -118,7 +118,7 @@ def code_lines(path):
 
 def test_the_tree_is_small():
     assert len(SOURCES) <= 120
-    assert sum(map(code_lines, SOURCES)) <= 8400
+    assert sum(map(code_lines, SOURCES)) <= 8600
 
 
 def test_nobody_is_called_utils():

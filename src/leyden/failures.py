@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 from lightning import LightningModule, Trainer
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import nn
 
 from leyden import UserError, replay
@@ -37,8 +38,9 @@ def explained(trainer: Trainer, task: LightningModule) -> Iterator[None]:
     """
     try:
         yield
-    except (RuntimeError, ValueError, IndexError, MemoryError) as error:
+    except (RuntimeError, ValueError, IndexError, MemoryError, MisconfigurationException) as error:
         sentence = of_memory(trainer, error) or of_determinism(task, error) or of_sizes(trainer, task, error)
+        sentence = sentence or of_anomaly(error) or of_names(trainer, error)
         if sentence:
             raise UserError(sentence) from error
         raise
@@ -102,6 +104,25 @@ def of_determinism(task: LightningModule, error: Exception) -> str | None:
         "replace it by another operator, or type trainer.deterministic=warn to go on with the deterministic forms of "
         "the others, or trainer.deterministic=false."
     )
+
+
+# names and operators
+
+
+def of_anomaly(error: Exception) -> str | None:
+    """Which operator's gradient is NaN; None for other errors."""
+    found = re.search(r"Function '(\w+?)(?:Backward\d*)?' returned nan values", str(error))
+    return found and (
+        f"The gradient of {found[1]} is NaN: something has no finite slope, as a root or a norm of zero has. "
+        "The traceback above, and in train.log, ends at the line that calls it."
+    )
+
+
+def of_names(trainer: Trainer, error: Exception) -> str | None:
+    """A metric of a callback or a schedule that is not logged; None for other errors."""
+    found = re.search(r"(Early stopping|\w+) conditioned on metric `?([^\s`]+)`? which is not available", str(error))
+    names = ", ".join(sorted(trainer.callback_metrics))
+    return found and f"The monitor {found[2]} of {found[1]} is not logged; choose one of {names}."
 
 
 # sizes that do not fit

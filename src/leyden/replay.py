@@ -1,17 +1,26 @@
 """A step that is done once more with an eye on each layer."""
 
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import lightning
 import torch
 from lightning import LightningModule
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+# operators that write an infinity on purpose, or leave what was in the memory
+MASKS = ("masked_fill", "masked_fill_", "where", "full", "full_like", "fill_", "new_full", "empty", "empty_like",
+         "new_empty", "empty_strided", "new_empty_strided", "triu", "tril")  # fmt: skip
+LIBRARIES = (str(Path(torch.__file__).parent), str(Path(lightning.__file__).parent), __file__)
 
 
 @dataclass
@@ -24,6 +33,7 @@ class Call:
     given: str
     returned: str | None = None
     cost: float = 0.0
+    inputs: list[Tensor] = field(default_factory=list)
     outputs: list[Tensor] = field(default_factory=list)
 
     @property
@@ -56,7 +66,7 @@ def watched(
 ) -> Iterator[list[Call]]:
     """Record each call of a part of the task inside, in the order in which it begins, and what it adds to the meter.
 
-    With `keep` the outputs are kept, too. The task logs nothing inside.
+    With `keep` what went in and came out is kept, too. The task logs nothing inside.
     """
     calls: list[Call] = []
     running: list[tuple[Call, float]] = []
@@ -68,6 +78,7 @@ def watched(
             def begin(module: nn.Module, given: Any, keywords: Any, name: str = name) -> None:
                 inner = any(module.children()) and not any(True for _ in module.parameters(recurse=False))
                 calls.append(Call(name, module, not inner, sizes([given, keywords])))
+                calls[-1].inputs = list(tensors([given, keywords])) if keep else []
                 running.append((calls[-1], meter()))
 
             def end(module: nn.Module, given: Any, output: Any) -> None:
@@ -80,6 +91,27 @@ def watched(
         vars(task).update(log=silent, log_dict=silent)
         after.callback(lambda: [vars(task).pop(name) for name in ("log", "log_dict")])
         yield calls
+
+
+class Suspect(TorchDispatchMode):
+    """Notes the first operator that makes of finite numbers what is not finite, and the line that calls it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = ""
+
+    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output = operator(*args, **(kwargs or {}))
+        name = operator.overloadpacket.__name__
+        if not self.found and name not in MASKS and bad(output) and not bad([args, kwargs]):
+            calls = [frame for frame in traceback.extract_stack() if not frame.filename.startswith(LIBRARIES)]
+            place = next((f"{Path(f.filename).name}, line {f.lineno}: {f.line}" for f in calls[::-1]), "")
+            self.found = f"{name} ({place})"
+        return output
+
+
+def bad(node: Any) -> bool:
+    return any(t.is_floating_point() and not t.isfinite().all() for t in tensors(node))
 
 
 def silent(*_: Any, **__: Any) -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from leyden import UserError, checkpoints, runs
+from leyden import UserError, checkpoints, replay, runs
 from leyden.callbacks.guard import Guard
 from leyden.models.mlp import MLP
 
@@ -36,10 +36,33 @@ def test_a_log_of_zero_is_named_and_its_batch_kept(train, configure, plant):
     plant(lambda x: torch.log(torch.relu(x)))
     said = refused(train)
     assert "first layer whose output is not finite is model.body.7 (Function)" in said and "-inf of 2048 values" in said
+    assert "The operator is log (test_finite.py, line" in said
     run = runs.Path(configure().run_dir)
     kept = torch.load(run / "bad_batch.pt", weights_only=True)
     assert kept["batch"][0].shape == (16, 1, 8, 8) and kept["step"] == 0
     assert runs.read_json(run / "run.json")["status"] == "failed"
+
+
+@pytest.mark.parametrize("keys", [[ON], ["debug=anomaly"]])
+def test_what_arises_between_two_layers_is_not_blamed_on_one(train, monkeypatch, keys):
+    monkeypatch.setattr(MLP, "forward", lambda self, x: self.head((self.body(x) - 10).log()))
+    with pytest.raises(UserError) as caught:
+        train(*keys)
+    said = str(caught.value)
+    assert "between model.body.6 (Dropout) and model.head (Linear), whose input it is" in said
+    assert "The operator is log (test_finite.py, line" in said
+
+
+def test_anomaly_mode_names_the_operator_of_a_gradient(train, monkeypatch):
+    monkeypatch.setattr(MLP, "forward", lambda self, x: self.head((self.body(x) * 0).sqrt()))
+    with pytest.raises(UserError, match=r"The gradient of (Mul|Sqrt) is NaN"):
+        train("debug=anomaly")
+
+
+def test_a_mask_of_infinities_is_no_fault():
+    with replay.Suspect() as suspect:
+        torch.zeros(2, 2).masked_fill(torch.eye(2) > 0, -torch.inf).softmax(0)
+    assert not suspect.found
 
 
 def test_a_root_of_zero_has_no_gradient(train, plant):

@@ -24,6 +24,12 @@ def test_a_layer_that_is_initialised_too_small_is_named(train, plant):
     assert "model.body.1 (" in said and "those of model.body.4 are 1.0e-12" in said and "kaiming_normal_" in said
 
 
+def test_gradients_that_are_all_zero_are_said_once(train, plant):
+    plant(lambda model: model.body[4].bias.data.fill_(-100))
+    log = (train(ON) / "train.log").read_text()
+    assert log.count("The gradient of each layer's weights is zero at step") == 1
+
+
 def test_a_deep_stack_of_sigmoids_vanishes(train, plant):
     def sigmoids(model):
         model.body = nn.Sequential(

@@ -24,3 +24,13 @@ def test_a_layer_without_gradient_is_named(train, monkeypatch):
     monkeypatch.setattr(MLP, "forward", lambda self, x: forward(self, x).detach() * 0 + self.head.bias)
     log = (train(*KEYS, "trainer.max_epochs=30") / "train.log").read_text()
     assert "1. model.body.1.weight gets no gradient" in log
+
+
+def test_dead_units_are_no_missing_gradient(train, plant):
+    plant(lambda model: model.body[4].bias.data.fill_(-100))
+    log = (train("debug=overfit", "trainer.max_epochs=50") / "train.log").read_text()  # validated after the last step
+    assert "1. the gradient of model.body.1.weight is zero" in log and "gets no gradient" not in log
+
+
+def test_few_steps_are_said_first(train):
+    assert "1. 2 steps are few" in (train(*KEYS) / "train.log").read_text()

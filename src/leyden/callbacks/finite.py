@@ -79,21 +79,27 @@ class Finite(Callback):
 def again(trainer: Trainer, task: LightningModule, batch: Any, batch_idx: int) -> str:
     """Do a step again, forward and backward, and name the first layers that give something that is not finite."""
     reached: list[tuple[str, bool]] = []  # outputs of layers, as the backward pass comes to them, and whether it is bad
-    with torch.enable_grad(), trainer.precision_plugin.train_step_context(), replay.watched(task, keep=True) as calls:
+    suspect, mixed = replay.Suspect(), trainer.precision_plugin.train_step_context()
+    with torch.enable_grad(), mixed, replay.watched(task, keep=True) as calls, suspect:
         output = task.training_step(batch, batch_idx)
         loss = output["loss"] if isinstance(output, dict) else output
+    by = f" The operator is {suspect.found}." if suspect.found else ""
+    before = "the beginning"
     for call in sorted(calls, key=lambda call: call.returned is None):
         bad = [tensor for tensor in call.outputs if not tensor.isfinite().all()]
+        if bad and call.leaf and replay.bad(call.inputs):
+            return f"What is not finite arises between {before} and {call.name} ({call.kind}), whose input it is.{by}"
         if bad and call.leaf:
             return (
                 f"The first layer whose output is not finite is {call.name} ({call.kind}): {kinds(bad[0])}, from "
                 f"inputs of {call.given}; look for a log, a division, a root or an exponent in it, and clamp its input "
-                "or add a small number to it."
+                f"or add a small number to it.{by}"
             )
+        before = f"{call.name} ({call.kind})" if call.leaf else before
     if loss is None or not loss.isfinite().all():
         return (
             "Each layer's output is finite: the loss itself is none, look for a log, a root or a division of zero "
-            "where it is computed."
+            f"where it is computed.{by}"
         )
     for call in calls:
         for tensor in call.outputs:
@@ -104,11 +110,11 @@ def again(trainer: Trainer, task: LightningModule, batch: Any, batch_idx: int) -
     loss.backward()
     names = [name for name, p in task.named_parameters() if p.grad is not None and not p.grad.isfinite().all()]
     first = next((name for name, is_bad in reached if is_bad), None)
-    before = next((name for (name, _), (later, _) in pairwise(reached) if later == first), None)
+    behind = next((name for (name, _), (later, _) in pairwise(reached) if later == first), None)
     if not names:
         return "A second try of the step has finite gradients: it draws numbers that differ, or another rank failed."
     place = f"behind the output of {first}" if first else "in the backward pass of the first layer"
-    place += f", in {before}," if before else ""
+    place += f", in {behind}," if behind else ""
     return (
         f"Gradients are not finite for {some(names)}; they become so {place} where something has no finite slope, as a "
         "root or a norm of zero has: add a small number under it. debug=anomaly names the operator."

@@ -92,6 +92,9 @@ class Gradients(Callback):
         """Name, once, the layers whose gradients are out of line with the others."""
         norms = {name: row["_weights"] for name, row in found.items()}
         largest, smallest = max(norms.values()), min(norms.values())
+        if largest == 0 and "all" not in self.said:
+            self.said.add("all")
+            log.warning("The gradient of each layer's weights is zero at step %d: %s", step, NOTHING)
         small = [name for name, norm in norms.items() if norm < SMALL * largest and norm < SMALL]
         self.low = {name: self.low.get(name, 0) + 1 for name in small}
         sure = [name for name in small if self.low[name] >= AGAIN or (self.measured == 1 and norms[name] > 0)]
@@ -114,6 +117,10 @@ class Gradients(Callback):
         vars(self).update(state | {"said": set(state["said"])})
 
 
+NOTHING = (
+    "the loss does not depend on them. Usual causes: ReLUs that give nothing but zeros (a large negative bias, a step "
+    "that was too large), a detach or an argmax on the way to the loss, or a loss that is constant."
+)
 VANISH = (
     "Usual remedies: another initialisation (nn.init.kaiming_normal_), ReLU or GELU in place of sigmoid or tanh, "
     "normalisation between the layers, residual connections round them."

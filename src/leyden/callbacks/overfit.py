@@ -6,8 +6,10 @@ from typing import Any
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 log = logging.getLogger(__name__)
+FEW = 20  # steps in which hardly a model learns a batch by heart
 
 
 class Overfit(Callback):
@@ -17,6 +19,13 @@ class Overfit(Callback):
         self.share = share
         self.first: float | None = None
         self.last: Tensor | None = None
+        self.without: list[str] = []  # parameters that had no gradient in the last step, and those of which it was zero
+        self.zeros: list[str] = []
+
+    def on_before_optimizer_step(self, trainer: Trainer, task: LightningModule, optimizer: Optimizer) -> None:
+        named = list(task.named_parameters())
+        self.without = [name for name, p in named if not p.requires_grad or p.grad is None]
+        self.zeros = [name for name, p in named if p.grad is not None and not p.grad.any()]
 
     def on_before_backward(self, trainer: Trainer, task: LightningModule, loss: Tensor) -> None:
         self.last = loss.detach()
@@ -31,7 +40,9 @@ class Overfit(Callback):
         if last <= self.share * self.first:
             log.info("overfit: passed, %s.", fell)
         else:
-            causes = "; ".join(f"{number}. {cause}" for number, cause in enumerate(usual(task, self.first, last), 1))
+            found = [f"{steps} steps are few: leave trainer.max_epochs out"] if steps < FEW else []
+            found += gradients(self.without, self.zeros) + usual(task, self.first, last)
+            causes = "; ".join(f"{number}. {cause}" for number, cause in enumerate(found, 1))
             log.warning("overfit: NOT passed, %s. This usually means, the likeliest first: %s.", fell, causes)
 
     def state_dict(self) -> dict[str, Any]:
@@ -41,15 +52,23 @@ class Overfit(Callback):
         self.first = state["first"]
 
 
+def gradients(without: list[str], zeros: list[str]) -> list[str]:
+    """What parameters that do not learn say."""
+    causes = []
+    if without:
+        causes.append(
+            f"{without[0]} gets no gradient ({len(without)} parameters do not): it is frozen, detached or not used"
+        )
+    if zeros:
+        causes.append(
+            f"the gradient of {zeros[0]} is zero ({len(zeros)} parameters): a ReLU behind it may give nothing but zeros"
+        )
+    return causes
+
+
 def usual(task: LightningModule, first: float, last: float) -> list[str]:
     """What keeps a model from learning a batch, as far as this one may have it."""
     causes = []
-    rest = [name for name, p in task.named_parameters() if not p.requires_grad or p.grad is None]
-    zeros = [name for name, p in task.named_parameters() if p.grad is not None and not p.grad.any()]
-    if rest:
-        causes.append(f"{rest[0]} gets no gradient ({len(rest)} parameters do not): it is frozen, detached or not used")
-    if zeros:
-        causes.append(f"the gradient of {zeros[0]} is zero ({len(zeros)} parameters): 'callbacks=[gradients]' has more")
     if last > 0.5 * first:
         causes.append("optimizer.lr is too small or too large by a factor of ten or more: try both")
         causes.append("inputs and targets do not belong together, or are mixed up in the step")

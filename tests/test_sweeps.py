@@ -62,15 +62,18 @@ def test_a_job_keeps_its_number(tmp_path):
 
 
 def test_what_is_typed_wins_over_what_a_sweep_was_started_with(tmp_path):
-    sweep = tmp_path / "sweep" / "x"
+    sweep, keys = tmp_path / "sweep" / "x", ["a=1", "+b=2", "retry_failed=true"]
     sweep.mkdir(parents=True)
-    with sweeps.kept(sweep, overrides.split(["a=1", "+b=2", "retry_failed=true"], "train")):
+    with sweeps.kept(sweep, overrides.split(["-m", "-cn", "mine", "-cd", "x", *keys], "train")):
         pass
+    (tmp_path / "sweep" / "y").mkdir()
+    runs.write_json(tmp_path / "sweep" / "y" / "sweep.json", {"jobs": []})  # of eval.py
     line = overrides.split(["b=3", "c=4", "stop_on_failure=true"], "train")
     assert sweeps.go_on(line, "latest", tmp_path) == sweep
     assert line.keys == ["a=1", "b=3", "c=4", "stop_on_failure=true"] and line.multirun
+    assert line.flags == ["--multirun", "-cn", "mine", "-cd", "x"] and line.config == "mine"
     assert sweeps.find("x", tmp_path) == sweeps.find(str(sweep), tmp_path) == sweep
-    for asked in ("y", str(tmp_path)):
+    for asked in ("z", str(tmp_path)):
         with pytest.raises(UserError, match=r"sweep=latest"):
             sweeps.find(asked, tmp_path)
     with pytest.raises(UserError, match=r"train.py -m"):

@@ -87,7 +87,9 @@ def run(function: Callable[[DictConfig], Any], line: overrides.Line, config: str
         except UserError as error:
             mistakes.append(error)
 
-    held = nullcontext() if not directory else sweeps.kept(directory, line) if line.multirun else runs.claim(directory)
+    held: Any = runs.claim(directory) if directory and not line.multirun else nullcontext()
+    if directory and line.multirun and config == "train":
+        held = sweeps.kept(directory, line)
     try:
         with held:
             hydra.main(version_base="1.3", config_path=str(config_path), config_name=config_name)(job)()

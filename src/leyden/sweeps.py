@@ -17,6 +17,7 @@ from leyden import Failed, UserError, cluster, formats, overrides, ranks, result
 DONE = ("finished", "pruned")
 POLICY = ("retry_failed", "max_failures", "stop_on_failure")  # what may be typed anew for a sweep that goes on
 ELSEWHERE = (*POLICY, "log_dir", "threads")  # what does not tell jobs from each other
+MULTIRUN = ("-m", "--multirun")
 SHOWN = 20  # rows of the table at a sweep's end
 log = logging.getLogger(__name__)
 
@@ -31,7 +32,7 @@ def find(asked: str, logs: Path) -> Path:
         UserError: there is no such sweep.
     """
     if asked == "latest":
-        found = sorted(path.parent for path in logs.glob("sweep/*/sweep.json"))
+        found = sorted(path.parent for path in logs.glob("sweep/*/sweep.json") if "keys" in runs.read_json(path))
         if not found:
             raise UserError(f"There is no sweep in {logs / 'sweep'}; python src/train.py -m <key>=<a>,<b> starts one.")
         return found[-1]
@@ -48,14 +49,15 @@ def go_on(line: overrides.Line, asked: str, logs: Path) -> Path:
         UserError: the sweep cannot be found or read.
     """
     directory = find(asked, logs)
-    keys = runs.read_json(directory / "sweep.json").get("keys")
-    if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
+    content = runs.read_json(directory / "sweep.json")
+    keys, flags = content.get("keys"), content.get("flags", [])
+    if not all(isinstance(texts, list) and all(isinstance(text, str) for text in texts) for texts in (keys, flags)):
         raise UserError(f"{directory / 'sweep.json'} cannot be read; start a new sweep.")
     typed = {stored.name_of(key) for key in line.keys}
     line.keys = [key for key in keys if stored.name_of(key) not in typed] + line.keys
     line.typed = list(line.keys)
-    if "--multirun" not in line.flags:
-        line.flags.append("--multirun")
+    line.flags = ["--multirun", *([flag for flag in line.flags if flag not in MULTIRUN] or flags)]
+    line.config = (line.value("-cn", "--config-name") or line.config).removesuffix(".yaml")
     line.multirun = True
     print(f"going on with {runs.in_words(directory)}")
     return directory
@@ -68,7 +70,8 @@ def kept(directory: Path, line: overrides.Line) -> Iterator[None]:
     lasting = [key for key in line.typed if stored.name_of(key) not in POLICY]
     with locked(directory / ".lock"):
         before = runs.read_json(file)
-        new = {"id": directory.name, "started": runs.now()} | before | {"keys": lasting}
+        flags = [flag for flag in line.flags if flag not in MULTIRUN]
+        new = {"id": directory.name, "started": runs.now()} | before | {"keys": lasting, "flags": flags}
         runs.write_json(file, new)
     try:
         yield

@@ -189,7 +189,7 @@ def test_uneven_evaluations_count_each_sample_once():
 
     seen = []
     for rank in range(2):
-        data = exact.once(Data())
+        data = exact.once(Data(), lambda worker: None)
         data.trainer = type("Trainer", (), {"world_size": 2, "global_rank": rank})
         seen += torch.cat(list(data.val_dataloader()["a"])).tolist()
         assert type(data.test_dataloader().sampler) is Backwards  # nobody's own order is replaced

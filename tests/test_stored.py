@@ -195,6 +195,20 @@ def test_a_run_has_one_process(cli, context, tmp_path):
     assert cli("resume=a", "trainer.max_steps=5000", "trainer.max_epochs=60")[0] == 0
 
 
+@pytest.mark.slow
+def test_ctrl_c_reaches_the_workers_too_and_the_run_is_saved(tmp_path):
+    line = [sys.executable, str(runs.PROJECT / "src" / "train.py"), *SMALL, "trainer.max_epochs=4000", "name=a"]
+    line += ["data.num_workers=2", f"log_dir='{tmp_path}'"]
+    with subprocess.Popen(line, start_new_session=True, stdout=subprocess.PIPE, text=True) as process:
+        while not list(tmp_path.glob("train/a/checkpoints/last.ckpt")):
+            assert process.poll() is None
+            time.sleep(0.1)
+        os.killpg(process.pid, signal.SIGINT)
+        said = process.communicate()[0]
+    assert process.returncode == 128 + signal.SIGINT and "resume=" in said.splitlines()[-1], said
+    assert record(tmp_path / "train" / "a")["status"] == "stopped"
+
+
 @pytest.mark.stress  # by the clock
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
 def test_a_signal_says_how_to_go_on(cli, tmp_path, number):

@@ -12,7 +12,7 @@ import torch
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from lightning import LightningDataModule, LightningModule, Trainer
-from lightning.fabric.utilities.seed import reset_seed
+from lightning.fabric.utilities.seed import pl_worker_init_function, reset_seed
 from lightning.pytorch.callbacks import Callback, Checkpoint, RichProgressBar
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
@@ -65,7 +65,7 @@ def data(cfg: DictConfig) -> LightningDataModule:
     tree = cfg.copy()
     tree.data_dir = str(runs.in_project(cfg.data_dir))
     made = make(tree.data, f"data ({cfg.data.get('_target_')})")
-    return made if isinstance(made, DataModule) else exact.once(made)
+    return made if isinstance(made, DataModule) else exact.once(made, pl_worker_init_function)
 
 
 def facts(cfg: DictConfig, datamodule: LightningDataModule) -> None:

@@ -1,9 +1,10 @@
 """Orders and seeds as pure functions of counters, so that nothing depends on what ran before."""
 
 import random
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import numpy as np
@@ -104,11 +105,25 @@ COPIED = (  # what a loader is made of besides data set and sampler
 )  # fmt: skip
 
 
-def once(datamodule: Any) -> Any:
-    """Let the evaluations of a datamodule of any kind count each sample once under DDP.
+def deaf(worker: int, then: Callable[[int], None]) -> None:
+    """Let a loader's worker leave signals to the process that it works for: Ctrl-C reaches all of them."""
+    for name in ("SIGINT", "SIGTERM", "SIGUSR1"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
+    then(worker)
 
-    Lightning would fill up the ranks' shares with samples that were there already.
+
+def once(datamodule: Any, begin: Callable[[int], None]) -> Any:
+    """Let the evaluations of a datamodule of any kind count each sample once under DDP, and its workers be deaf.
+
+    Lightning would fill up the ranks' shares with samples that were there already. `begin`: what a worker begins with
+    where its loader does not say.
     """
+
+    def unheard(loader: Any) -> Any:
+        if isinstance(loader, DataLoader) and loader.num_workers:
+            loader.worker_init_fn = partial(deaf, then=loader.worker_init_fn or begin)
+        return loader
 
     def split(loader: Any) -> Any:
         trainer = datamodule.trainer
@@ -118,15 +133,20 @@ def once(datamodule: Any) -> Any:
         order = Order(len(loader.dataset), trainer.global_rank, trainer.world_size)
         return DataLoader(loader.dataset, sampler=order, **{name: getattr(loader, name) for name in COPIED})
 
-    def wrapped(method: Callable[[], Any]) -> Callable[[], Any]:
+    def wrapped(method: Callable[[], Any], *steps: Callable[[Any], Any]) -> Callable[[], Any]:
         @wraps(method)
         def loaders() -> Any:
-            return tree_map(split, method())
+            found = method()
+            for step in steps:
+                found = tree_map(step, found)
+            return found
 
         return loaders
 
     for name in ("val_dataloader", "test_dataloader", "predict_dataloader"):
-        setattr(datamodule, name, wrapped(getattr(datamodule, name)))
+        setattr(datamodule, name, wrapped(getattr(datamodule, name), split, unheard))
+    if hasattr(datamodule, "train_dataloader"):
+        datamodule.train_dataloader = wrapped(datamodule.train_dataloader, unheard)
     return datamodule
 
 

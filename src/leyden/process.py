@@ -1,6 +1,8 @@
 """What holds for the whole process of a run: seed, threads, precision of products, memory, and less noise."""
 
+import atexit
 import logging
+import multiprocessing
 import os
 import warnings
 
@@ -43,6 +45,14 @@ def switches(cfg: DictConfig) -> None:
     torch.set_float32_matmul_precision(cfg.matmul_precision)
     torch.backends.cudnn.deterministic = bool(cfg.trainer.deterministic)  # the Trainer sets the rest before CUDA starts
     lightning.seed_everything(cfg.seed, workers=True, verbose=False)
+
+
+@atexit.register
+def end_workers() -> None:
+    """Kill loader processes that an error left behind: `exact.deaf` ones do not hear the SIGTERM that Python sends."""
+    for child in multiprocessing.active_children():
+        if child.daemon:
+            child.kill()
 
 
 def threads(cfg: DictConfig) -> int:

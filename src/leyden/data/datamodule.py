@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from lightning import LightningDataModule
+from lightning.fabric.utilities.seed import pl_worker_init_function
 from torch import Tensor
 from torch.utils.data import DataLoader
 from torchvision.transforms import v2
@@ -175,6 +176,7 @@ class DataModule(LightningDataModule):
             collate_fn=whole,
             drop_last=drop_last and shuffle,
             num_workers=workers,
+            worker_init_fn=partial(exact.deaf, then=partial(pl_worker_init_function, rank=rank)),
             generator=exact.generator(self.seed),  # of the workers' seeds, which else come out of the model's draws
             persistent_workers=workers > 0,
             prefetch_factor=2 if workers else None,

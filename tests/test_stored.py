@@ -321,3 +321,15 @@ def test_a_checkpoint_of_another_kind_is_passed_over(cli, tmp_path):
         stopped(run)
         status, said = cli("resume=a")
         assert status == 0 and "going on from best.ckpt" in said and not differences(results(run), whole), said
+
+
+def test_what_a_run_leaves_that_was_killed_at_once_is_its_own(cli, tmp_path):
+    left = tmp_path / "train" / "a"
+    left.mkdir(parents=True)
+    for name in (".lock", ".run.json.part", "rank1.log", "train.log"):
+        (left / name).write_text("")
+    assert cli(*SMALL, "name=a", "trainer.max_epochs=1")[0] == 0
+    (tmp_path / "train" / "b").mkdir()
+    (tmp_path / "train" / "b" / "thesis.tex").write_text("")
+    status, said = cli(*SMALL, "name=b")
+    assert status == 2 and "holds thesis.tex" in said

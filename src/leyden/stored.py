@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from leyden import UserError, life, overrides, runs
 
-OURS = {".lock", ".hydra", ".ranks", "run.json", "config.yaml", "train.log"}  # in a run that had hardly begun
+OURS = re.compile(r"\..*|run\.json|config\.yaml|train\.log|rank\d+\.log")  # in a run that had hardly begun
 PLACE = ("accelerator", "devices", "num_nodes", "strategy")  # of a trainer: where it runs
 WHERE = ("trainer", "logger", "profiler", "callbacks")  # groups that may change while a run goes on
 WHOLE = ("experiment", "debug", "local", "search")  # groups that speak of the whole config
@@ -140,7 +140,7 @@ def go_on_with_name(line: overrides.Line, directory: Path, tree: DictConfig) -> 
     Raises:
         UserError: the run was started with other overrides.
     """
-    foreign = [path.name for path in directory.iterdir() if path.name not in OURS]
+    foreign = [path.name for path in directory.iterdir() if not OURS.fullmatch(path.name)]
     if foreign and not (directory / "config.yaml").is_file():
         raise UserError(f"{directory} holds {foreign[0]}, which is of no run; type another name.")
     record = runs.read_json(directory / "run.json")

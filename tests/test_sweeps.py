@@ -320,3 +320,23 @@ def test_names_that_a_glob_finds(cli, tmp_path):
     status, said = cli("-m", "experiment=glob(digits*)", "debug=fast", "threads=1")
     assert status == 0 and "2 jobs: 2 finished" in said
     assert json.loads((only(tmp_path) / "sweep.json").read_text())["jobs"][1][0] == "experiment=digits_resnet"
+
+
+@pytest.mark.stress
+def test_twenty_trials_with_troubles_continued_by_two_at_once(typed, tmp_path):
+    trouble = [f"+callbacks.trouble.{k}" for k in ("raises=[3,8]", "nan=[5]", "killed=[11]", "stopped=[14]")]
+    first = typed("search=optuna", *FAST, *SCORE, *trouble, f"+callbacks.trouble.flags='{tmp_path}'")
+    assert first.returncode == -signal.SIGKILL and typed("sweep=latest").returncode == 128 + signal.SIGTERM
+    line = [sys.executable, str(runs.PROJECT / "src" / "train.py"), "sweep=latest", f"log_dir='{tmp_path / 'logs'}'"]
+    env = os.environ | {"PYTHONPATH": str(runs.PROJECT / "tests")}
+    both = [subprocess.Popen(line, env=env, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    for process in both:
+        process.communicate()
+    ended = typed("sweep=latest", "max_failures=4")
+    found, (sweep,) = jobs(only(tmp_path)), (tmp_path / "logs" / "sweep").iterdir()
+    assert ended.returncode == 0 and "20 jobs: 16 finished, 4 failed" in ended.stdout, ended.stdout
+    assert sorted(found) == list(range(20)) and all(len(job["resumes"]) <= 1 for job in found.values())
+    assert len({str(job["overrides"]) for job in found.values()}) == 20
+    scores = {n: runs.read_json(sweep / str(n) / "metrics.json").get("best", {}).get("value") for n in found}
+    best = max((n for n in found if found[n]["status"] == "finished"), key=scores.get)
+    assert f"| {best} " in ended.stdout.split("best val/score first")[1].splitlines()[4]

@@ -16,6 +16,8 @@ from leyden import Failed, UserError, overrides, runs, sweeps
 
 FAST = ["data=fake", "data.num_samples=200", "data.shape=[1,8,8]", "model=mlp", "trainer.max_epochs=2", "threads=1",
         "logger=[]"]  # fmt: skip
+HALVING = ["hydra.sweeper.pruner._target_=optuna.pruners.SuccessiveHalvingPruner",
+           "+hydra.sweeper.pruner.min_resource=1"]  # fmt: skip
 SCORE = ["objective=val/score", "+callbacks.trouble._target_=trouble.Trouble", "+callbacks.trouble.lr=${optimizer.lr}"]
 
 
@@ -214,11 +216,7 @@ def test_a_search_needs_no_flag_and_its_yaml_is_checked(cli, tmp_path):
 
 
 def test_a_search_prunes_and_ends_with_the_best(cli, tmp_path):
-    pruner = [
-        "hydra.sweeper.pruner._target_=optuna.pruners.SuccessiveHalvingPruner",
-        "+hydra.sweeper.pruner.min_resource=1",
-    ]
-    status, said = cli("search=optuna", *FAST, "trainer.max_epochs=4", "hydra.sweeper.n_trials=6", *pruner)
+    status, said = cli("search=optuna", *FAST, "trainer.max_epochs=4", "hydra.sweeper.n_trials=6", *HALVING)
     assert status == 0
     found = jobs(only(tmp_path))
     pruned = [n for n, job in found.items() if job["status"] == "pruned"]
@@ -303,12 +301,8 @@ def test_jobs_at_a_time_divide_the_cores_and_survive_a_kill(typed, tmp_path):
 
 @pytest.mark.slow
 def test_a_search_prunes_runs_of_two_processes(command, tmp_path):
-    pruner = [
-        "hydra.sweeper.pruner._target_=optuna.pruners.SuccessiveHalvingPruner",
-        "+hydra.sweeper.pruner.min_resource=1",
-    ]
     swept = command(
-        "train.py", "search=optuna", "trainer=ddp", *FAST, "hydra.sweeper.n_trials=3", "trainer.max_epochs=3", *pruner
+        "train.py", "search=optuna", "trainer=ddp", *FAST, "hydra.sweeper.n_trials=3", "trainer.max_epochs=3", *HALVING
     )
     assert swept.returncode == 0, swept.stderr
     found = jobs(only(tmp_path))

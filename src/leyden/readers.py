@@ -26,7 +26,6 @@ def from_run(line: overrides.Line, asked: str | None) -> DictConfig:
     directory = runs.find(asked, Path(own.log_dir))
     checkpoint, tree = runs.checkpoint(asked, directory), runs.stored(directory)
     kept = {name: tree.trainer[name] for name in KEPT if name in tree.trainer}
-    tree.threads = tree.threads or runs.read_json(directory / "run.json").get("threads")
     for name in ("callbacks", "profiler", "logger"):
         tree.pop(name, None)
     tree = DictConfig({**dict(tree.items_ex(resolve=False)), **dict(own.items_ex(resolve=False))})

@@ -106,7 +106,7 @@ def weights(source: str, logs: Path) -> Path:
 
 
 def stored(directory: Path) -> DictConfig:
-    """The tree that a run was built from, with its interpolations.
+    """The tree that a run was built from, with its interpolations and the number of threads that it had.
 
     Raises:
         UserError: it cannot be read.
@@ -117,6 +117,7 @@ def stored(directory: Path) -> DictConfig:
         raise UserError(f"{directory / 'config.yaml'} cannot be read ({str(error).splitlines()[0]}).") from error
     if not isinstance(tree, DictConfig) or not all(isinstance(tree.get(key), DictConfig) for key in NEEDED):
         raise UserError(f"{directory / 'config.yaml'} is no config of a run: it needs {', '.join(NEEDED)}.")
+    tree.threads = tree.get("threads") or read_json(directory / "run.json").get("threads")
     return tree
 
 

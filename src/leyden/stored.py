@@ -33,7 +33,6 @@ def again(line: overrides.Line, directory: Path, allowed: tuple[str, ...] | None
         UserError: the run cannot be read, or a group is none of those allowed.
     """
     tree = runs.stored(directory)
-    tree.threads = tree.threads or runs.read_json(directory / "run.json").get("threads")
     usual = overrides.check(replace(line, keys=[key for key in line.keys if name_of(key) == "trusted"]), runs.CONF)
     tree.trusted = usual.trusted  # never what is stored
     chosen = [key for key in line.keys if (runs.CONF / name_of(key)).is_dir()]
@@ -92,10 +91,20 @@ def to_resume(line: overrides.Line, directory: Path, checkpoint: str) -> DictCon
     changed = before ^ set(tree.get("callbacks") or {})
     if typed.exact and changed - WATCHERS:
         raise UserError(f"callbacks ({', '.join(sorted(changed))}) would change the run; type exact=false to go on so.")
+    point(tree, directory, checkpoint)
+    return tree
+
+
+def point(tree: DictConfig, directory: Path, checkpoint: str) -> None:
+    """Let a tree go on from a checkpoint of a run, or from its newest."""
     tree.resume = checkpoint
     if OmegaConf.select(tree, "model.weights") and begun(directory):  # the checkpoint has them
         tree.model.weights = None
-    return tree
+
+
+def packages(tree: DictConfig) -> list[str]:
+    """What a config builds from."""
+    return sorted(set(re.findall(r"_target_: (\w+)\.", OmegaConf.to_yaml(tree))))
 
 
 def begun(directory: Path) -> bool:
@@ -154,5 +163,5 @@ def go_on_with_name(line: overrides.Line, directory: Path, tree: DictConfig) -> 
         )
     line.keys = []
     directory, old = go_on(line, str(directory), directory.parent)
-    old.trusted = sorted(set(re.findall(r"_target_: (\w+)\.", OmegaConf.to_yaml(tree))))
+    old.trusted = packages(tree)
     return directory, old

@@ -2,7 +2,6 @@
 
 import logging
 import math
-import re
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -10,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from leyden import Failed, UserError, cluster, formats, overrides, ranks, results, runs, stored, tables
 
@@ -174,12 +173,9 @@ def going_on(cfg: DictConfig, directory: Path) -> DictConfig:
     if not (directory / "config.yaml").is_file():
         return cfg
     tree = runs.stored(directory)
-    tree.threads = tree.threads or runs.read_json(directory / "run.json").get("threads")
-    tree.trusted = sorted(set(re.findall(r"_target_: (\w+)\.", OmegaConf.to_yaml(cfg))))
-    tree.resume = str(directory)
+    tree.trusted = stored.packages(cfg)
     tree.update({name: cfg[name] for name in ("log_dir", "exact") if name in cfg})
-    if OmegaConf.select(tree, "model.weights") and stored.begun(directory):
-        tree.model.weights = None
+    stored.point(tree, directory, str(directory))
     return tree
 
 

@@ -1,0 +1,33 @@
+"""An exponential moving average of the weights that follows them closely at first."""
+
+from functools import partial
+
+from lightning.pytorch.callbacks import WeightAveraging
+from torch import Tensor
+
+
+class EMA(WeightAveraging):
+    """Validates, tests and keeps an average of the weights (Polyak and Juditsky 1992, doi:10.1137/0330046).
+
+    After n updates the decay is at most (1 + n) / (10 + n), or a short run would end near its first weights. How many
+    updates there were is in the checkpoint, as torch's AveragedModel counts them.
+
+    Args:
+        decay: share of the old average in the new one
+        update_every_n_steps: optimizer steps between updates
+    """
+
+    def __init__(self, decay: float = 0.999, update_every_n_steps: int = 1):
+        super().__init__(avg_fn=partial(average, decay=decay))
+        self.update_every_n_steps = update_every_n_steps
+
+    def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
+        return step_idx is not None and step_idx % self.update_every_n_steps == 0
+
+
+def average(old: Tensor, new: Tensor, updates: Tensor, decay: float) -> Tensor:
+    """The average after one more update; what is counted in whole numbers is taken as it is."""
+    if not old.is_floating_point():
+        return new
+    share = ((1 + updates) / (10 + updates)).clamp(max=decay)
+    return old.lerp(new, (1 - share).to(old.dtype))

@@ -57,9 +57,9 @@ def test_a_folder_that_cannot_be_written(command, tmp_path):
 
 
 def test_a_mistake_in_the_run_is_a_sentence(command, tmp_path):
-    shown = command("train.py", *FAKE, "checkpoint.monitor=val/nonsense")
+    shown = command("train.py", *FAKE, "checkpoint.monitor=val/nonsense_acc")
     assert shown.returncode == 2 and "Traceback" not in shown.stderr + shown.stdout
-    assert "val/nonsense" in shown.stderr and "val/acc" in shown.stderr and len(shown.stderr.splitlines()) == 1
+    assert "val/nonsense_acc" in shown.stderr and "val/acc" in shown.stderr and len(shown.stderr.splitlines()) == 1
     log = next(tmp_path.glob("logs/train/*/train.log")).read_text()
     assert "Traceback" in log
 

@@ -6,7 +6,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from leyden import overrides, runs
+from leyden import runs
 
 CONF = runs.PROJECT / "conf"
 OPTIONS = {
@@ -60,12 +60,3 @@ def test_the_command_line_wins_over_debug_and_debug_over_experiment():
         typed = compose("train", [f"experiment={experiment}", "debug=fast", "trainer.max_epochs=3"])
     assert (plain.trainer.max_epochs, debug.trainer.max_epochs, typed.trainer.max_epochs)[1:] == (1, 3)
     assert plain.trainer.max_epochs > 3
-
-
-def test_direction_of_a_metric():
-    assert [overrides.direction(name) for name in ("val/acc", "val/loss", "val/f1_macro", "val/mse")] == [
-        "max",
-        "min",
-        "max",
-        "min",
-    ]

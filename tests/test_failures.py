@@ -96,10 +96,14 @@ def test_deterministic_sets_all_that_torch_needs(train, monkeypatch):
     ("keys", "said"),
     [
         (
-            ["callbacks=[early_stopping]", "callbacks.early_stopping.monitor=val/los"],
+            [
+                "callbacks=[early_stopping]",
+                "callbacks.early_stopping.monitor=val/los",
+                "callbacks.early_stopping.mode=min",
+            ],
             "monitor val/los of Early stopping",
         ),
-        (["scheduler=plateau", "task.monitor=val/los"], "monitor val/los of ReduceLROnPlateau"),
+        (["scheduler=plateau", "task.monitor=val/los", "scheduler.mode=min"], "monitor val/los of ReduceLROnPlateau"),
     ],
 )
 def test_a_metric_that_is_not_logged_is_named(train, keys, said):

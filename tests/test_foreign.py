@@ -112,6 +112,7 @@ def test_the_commands(name, tmp_path, monkeypatch, capsys):
     """As typed, but in this process, which has imported torch."""
     folders = [f"log_dir='{tmp_path / 'logs'}'", f"data_dir='{tmp_path}'"]
     options = [f"task={name}", f"data={name}", f"objective={OBJECTIVES[name]}", "debug=fast", "threads=1"]
+    options += ["checkpoint.mode=min"] * (name == "gan")
     for line in (
         ["train.py", "--config-dir", str(CONF), *options, *folders],
         ["eval.py", "run=latest", "trusted=[foreign]", folders[0]],
@@ -161,7 +162,7 @@ def test_without_a_metric_the_last_weights_are_tested(train, task, sanity):
 @pytest.mark.parametrize("sanity", [0, 2])
 def test_an_objective_that_is_not_logged(train, sanity):
     with pytest.raises(UserError, match=r"objective=val/iuo is not logged; choose one of .*val/iou"):
-        train("segmentation", "objective=val/iuo", f"trainer.num_sanity_val_steps={sanity}")
+        train("segmentation", "objective=val/iuo", "checkpoint.mode=max", f"trainer.num_sanity_val_steps={sanity}")
 
 
 def test_several_optimizer_steps_in_a_batch_do_not_outrun_a_save(train, monkeypatch):

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from leyden.keys import Typed, arguments, flatten, nearest, wrong, wrong_value
+from leyden.keys import Typed, arguments, direction, flatten, nearest, wrong, wrong_value
 
 SOURCE = {
     "leaf": "class Leaf:\n    def __init__(self, width, veins=3, *, colour='green'): ...\nclass Needle(Leaf): ...\n"
@@ -95,3 +95,15 @@ def test_the_nearest_key_is_a_whole_or_a_last_part():
         ("foo", ""),
     ):
         assert nearest(key, known) == near
+
+
+@pytest.mark.parametrize(
+    ("way", "names"),
+    [
+        ("min", "val/loss val/loss_focal val/dice_loss test/mse RMSE val/top1_error MeanSquaredError perplexity"),
+        ("max", "val/acc val/acc5 loss/acc val/f1_macro MulticlassAccuracy val/BinaryF1Score R2Score AUROC val/iou"),
+        (None, "val/energy val/score glossy val/found val/acc_gap val/mse_acc val/loss_decrease val/accumulated"),
+    ],
+)
+def test_only_a_name_that_is_certain_says_which_is_better(way, names):
+    assert {name: direction(name) for name in names.split()} == dict.fromkeys(names.split(), way)

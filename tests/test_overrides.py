@@ -209,11 +209,21 @@ def test_an_old_run_is_checked_against_its_own_tree():
     assert len(lines) == 3 and "did you mean model.width?" in lines[0]
 
 
-def test_the_direction_of_a_metric_comes_from_its_name():
-    small = ("val/loss", "val/loss_focal", "test/mse", "RMSE", "val/top1_error", "perplexity")
-    assert {overrides.direction(name) for name in small} == {"min"}
-    assert {overrides.direction(name) for name in ("val/acc", "loss/acc", "val/f1_macro", "glossy")} == {"max"}
-    assert check("objective=val/loss").checkpoint.mode == "min"
+def test_the_direction_of_a_metric_comes_from_its_name_or_is_asked_for():
+    assert check("objective=val/loss").checkpoint.mode == "min" and check("objective=val/f1").checkpoint.mode == "max"
+    (line,) = mistakes("objective=val/energy")
+    assert line.startswith("checkpoint.mode: must be min or max, as val/energy does not say which is better; type")
+    assert check("objective=val/energy", "checkpoint.mode=min").checkpoint.mode == "min"
+
+
+def test_each_watcher_has_the_direction_of_what_it_watches():
+    stopping = ["callbacks=[early_stopping]", "scheduler=plateau"]
+    tree = check(*stopping, "objective=val/energy", "checkpoint.mode=min")
+    assert tree.callbacks.early_stopping.mode == tree.scheduler.mode == "min"
+    tree = check(*stopping, "callbacks.early_stopping.monitor=val/loss", "task.monitor=val/loss")
+    assert (tree.checkpoint.mode, tree.callbacks.early_stopping.mode, tree.scheduler.mode) == ("max", "min", "min")
+    (line,) = mistakes("scheduler=plateau", "task.monitor=val/energy")
+    assert line.startswith("scheduler.mode: must be min or max, as val/energy does not say")
 
 
 def test_no_torch_is_imported():

@@ -38,6 +38,16 @@ def test_the_value_comes_with_its_epoch(tmp_path):
     assert [epoch for epoch, _ in run.curve("val/acc")] == [1, 2, 3]
 
 
+def test_where_nobody_knows_which_value_is_better_the_last_is_taken(tmp_path):
+    for name, keys in (("0", {"checkpoint.monitor": "val/acc"}), ("1", {"checkpoint.mode": "min"})):
+        write(tmp_path / name, 0.9, {"objective": "val/energy", **keys}, curve=[0.5, 0.1, 0.3])
+        (tmp_path / name / "metrics.json").unlink()  # so that the curve is looked at
+    run = read(tmp_path / "0")
+    assert run.mode("val/energy") is None and run.value("val/energy") == (0.3, 3)
+    run = read(tmp_path / "1")
+    assert run.mode("val/energy") == run.mode("test/energy") == "min" and run.value("val/energy") == (0.1, 2)
+
+
 def test_a_running_run_that_is_dead_was_killed(tmp_path):
     mine = {"host": socket.gethostname(), "pid": os.getpid(), "pid_born": life.born(os.getpid())}
     assert read(write(tmp_path / "0", status="running", **mine)).status == "running"

@@ -5,6 +5,7 @@ import statistics
 import pytest
 
 from leyden import UserError
+from leyden.formats import text
 from leyden.results import read
 from leyden.tables import differing, spread, table, tables
 from synthetic import write
@@ -27,6 +28,13 @@ def test_less_is_better_for_a_loss_or_where_the_config_says_so(tmp_path):
     for n, keys in enumerate(({"objective": "val/loss"}, {"checkpoint.mode": "min"})):
         runs = make(tmp_path / str(n), [(v, keys | {"optimizer.lr": v}) for v in (0.5, 0.2, 0.9)])
         assert [row.value for row in tables(runs)[0].rows] == [0.2, 0.5, 0.9]
+
+
+def test_what_nobody_can_rank_is_shown_in_order(tmp_path):
+    keys = {"objective": "val/energy", "checkpoint.monitor": "val/acc"}
+    (made,) = tables(make(tmp_path, [(v, keys | {"optimizer.lr": v}) for v in (0.5, 0.2, 0.9)]))
+    assert made.mode is None and [row.value for row in made.rows] == [0.5, 0.2, 0.9]
+    assert "val/energy, not ranked" in text(made, 200)
 
 
 def test_seeds_and_folds_are_one_row_with_the_sample_deviation(tmp_path):

@@ -149,6 +149,11 @@ class Optuna(Sweep):
         if not swept:
             raise UserError("There is nothing to search; type a range such as 'optimizer.lr=interval(1e-4,1e-1)'.")
         judged = cfg.checkpoint.mode if cfg.checkpoint.monitor == cfg.objective else direction(cfg.objective)
+        if judged is None and not self.direction:
+            raise UserError(
+                f"hydra.sweeper.direction must be minimize or maximize, as {cfg.objective} does not say which is "
+                "better; type hydra.sweeper.direction=minimize or hydra.sweeper.direction=maximize."
+            )
         study = search.Search(
             self.directory,
             {key: search.space(each, OmegaConf.select(cfg, each.key_or_group)) for key, each in swept.items()},

@@ -95,7 +95,9 @@ def text(table: Table, width: int | None, ascii: bool = False) -> str:
     from rich.table import Table as Lines
 
     header, rows = cells(table)
-    lines = Lines(title=f"best {table.metric} first ({table.mode})", title_justify="left")
+    ranked = f"best {table.metric} first ({table.mode})"
+    unranked = f"{table.metric}, not ranked: the name does not say which is better"
+    lines = Lines(title=ranked if table.mode else unranked, title_justify="left")
     lines.box = box.ASCII if ascii else box.HEAVY_HEAD
     words = {"run", "status", *table.columns}
     for name in header:

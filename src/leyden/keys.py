@@ -19,7 +19,7 @@ WORDS = {  # what keys of these names take besides the type of their value in th
 }
 LIMITS = [  # least and largest value of keys of these names; whole numbers where the least is written as one
     (1, inf, "batch_size num_samples num_classes folds threads num_nodes accumulate_grad_batches every_n_steps"),
-    (1, inf, "log_every_n_steps check_val_every_n_epoch rounds steps"),
+    (1, inf, "log_every_n_steps update_every_n_steps check_val_every_n_epoch rounds steps"),
     (0, 2**32 - 1, "seed"),
     (0, inf, "split_seed fold num_workers warmup_steps patience min_epochs min_steps"),
     (0, inf, "reload_dataloaders_every_n_epochs"),
@@ -30,10 +30,15 @@ LIMITS = [  # least and largest value of keys of these names; whole numbers wher
     (0.0, 1.0, "val_fraction test_fraction dropout label_smoothing"),
 ]
 LISTS = ("callbacks", "logger")  # groups of which several parts may be chosen, with names that are free
-SMALL = {  # parts of the names of metrics of which less is better
+SMALL = {  # words in the names of metrics of which less is better
     "loss", "error", "mse", "mae", "rmse", "msle", "mape", "nll", "bce", "kl", "perplexity", "huber", "fid", "wer",
     "cer", "ece", "brier",
 }  # fmt: skip
+LARGE = {  # words in the names of metrics of which more is better
+    "accuracy", "acc", "auc", "auroc", "f1", "r2", "precision", "recall", "sensitivity", "specificity",
+    "iou", "miou", "jaccard", "dice", "psnr", "ssim", "bleu", "rouge", "kappa", "mcc", "pearson", "spearman",
+}  # fmt: skip
+UNSURE = {"gap", "drop", "diff", "delta", "decrease", "neg", "negative", "inverse", "std", "var", "ratio"}  # of either
 
 
 class Typed(NamedTuple):
@@ -45,9 +50,19 @@ class Typed(NamedTuple):
     value: Any
 
 
-def direction(metric: str) -> str:
-    """`min` or `max`: whether a metric of this name is better when it is small or when it is large."""
-    return "min" if SMALL & set(metric.rpartition("/")[2].lower().split("_")) else "max"
+def direction(metric: str) -> str | None:
+    """`min` or `max`: whether a metric of this name is better when it is small or large; None: the name does not say.
+
+    A word may carry a number, as in acc5; a loss that is named after a metric, as in dice_loss, is a loss.
+    """
+    words = re.findall(r"[A-Z]?[a-z]+\d*|[A-Z]+(?![a-z])\d*", str(metric).rpartition("/")[2])
+    known = {name for word in words for name in (word.lower(), word.lower().rstrip("0123456789"))}
+    if UNSURE & known:
+        return None
+    if {"loss", "error"} & known:
+        return "min"
+    found = [way for way, names in (("min", SMALL), ("max", LARGE)) if names & known]
+    return found[0] if len(found) == 1 else None
 
 
 def flatten(node: Any, prefix: str = "") -> dict[str, Any]:

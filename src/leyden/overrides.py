@@ -32,7 +32,13 @@ def label(run_dir: str | None) -> str | None:
     return (f"{path.parent.name}-{path.name}" if path.name.isdecimal() else path.name) or None
 
 
-for name, function in {"direction": direction, "label": label, "in_project": runs.in_project}.items():
+def mode(metric: str, monitor: str = "", mode_of_monitor: str | None = None) -> str | None:
+    """`min` or `max`: as is said of the monitor, where the metric is that one, else as the name says; None: unknown."""
+    return mode_of_monitor if metric == monitor else direction(metric)
+
+
+RESOLVERS: dict[str, Any] = {"direction": mode, "label": label, "in_project": runs.in_project}
+for name, function in RESOLVERS.items():
     OmegaConf.register_new_resolver(name, function, replace=True)
 
 
@@ -145,6 +151,14 @@ def verify(line: Line, configs: "Configs", mistakes: dict[str, str]) -> DictConf
     tree, _ = configs.compose([text for text in first if text not in mistakes])
     if line.multirun and not {"--cfg", "-c"}.isdisjoint(line.flags):
         line.keys = first  # what is shown is the first job
+    for key in ("checkpoint", "callbacks.early_stopping", "scheduler") if "run" not in tree and not mistakes else ():
+        node = OmegaConf.select(tree, key)
+        if OmegaConf.is_dict(node) and "mode" in node and node.mode is None:
+            watched = node.get("monitor") or OmegaConf.select(tree, "task.monitor")
+            mistakes[f"{key}.mode"] = (
+                f"must be min or max, as {watched} does not say which is better; type {key}.mode=min or {key}.mode=max"
+            )
+            break
     if "--resolve" in line.flags and tree.get("facts", "unset") is None:
         mistakes["--resolve"] = "the facts are known only with the data; type --cfg job without it"
     return tree

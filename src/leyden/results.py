@@ -60,8 +60,17 @@ class Run:
             value = self.config[other[1]]
         return value
 
+    def mode(self, metric: str) -> str | None:
+        """`min` or `max`: as the run says of what it monitored, on any split, else by the name; None: it is unknown."""
+        same = str(self.get("checkpoint.monitor")).rpartition("/")[2] == metric.rpartition("/")[2]
+        typed = self.get("checkpoint.mode") if same else None
+        return typed if typed in ("min", "max") else direction(metric)
+
     def value(self, metric: str) -> tuple[float | None, int | None]:
-        """The best value of a metric and its epoch, from 1: of the best weights if they know it, else over epochs."""
+        """The best value of a metric and its epoch, from 1: of the best weights if they know it, else over epochs.
+
+        Where it is unknown which value is better, the last one.
+        """
         best = part(self.metrics, "best")
         epoch = best["epoch"] + 1 if isinstance(best.get("epoch"), int) else None
         if metric.startswith("test/"):
@@ -70,7 +79,9 @@ class Run:
             if metric == name and number(best.get(key)) is not None:
                 return number(best[key]), epoch
         points = [(value, epoch) for epoch, value in self.curve(metric) if value == value]
-        return (min if direction(metric) == "min" else max)(points, default=(None, None), key=lambda point: point[0])
+        if not (mode := self.mode(metric)):
+            return points[-1] if points else (None, None)
+        return (min if mode == "min" else max)(points, default=(None, None), key=lambda point: point[0])
 
     def curve(self, metric: str) -> list[tuple[int, float]]:
         """Epoch, from 1, and the last value in it, of a metric in metrics.csv."""

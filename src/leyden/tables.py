@@ -8,7 +8,6 @@ from difflib import get_close_matches
 from typing import Any
 
 from leyden import UserError
-from leyden.keys import direction
 from leyden.results import Run, number, part
 
 REPEATS = ("seed", "data.fold")  # keys of runs that are one row
@@ -46,7 +45,7 @@ class Table:
     """The rows of one metric."""
 
     metric: str
-    mode: str
+    mode: str | None  # min or max; None: unknown, and the rows are in the order of the runs
     columns: list[str]  # keys that differ
     rows: list[Row] = field(default_factory=list)
 
@@ -74,8 +73,7 @@ def tables(runs: list[Run], metric: str | None = None) -> list[Table]:
 
 
 def table(runs: list[Run], metric: str) -> Table:
-    modes = [run.get("checkpoint.mode") for run in runs if run.get("checkpoint.monitor") == metric]
-    mode = next((mode for mode in modes if mode in ("min", "max")), direction(metric))
+    mode = next(filter(None, (run.mode(metric) for run in runs)), None)
     keys = differing(runs)
     groups: dict[str, list[Run]] = {}
     for run in sorted(runs, key=lambda run: run.status != "finished"):
@@ -121,11 +119,11 @@ def spread(values: Iterable[float | None]) -> tuple[float | None, float | None]:
     return mean, statistics.stdev(known)
 
 
-def rank(row: Row, mode: str) -> tuple[bool, bool, float]:
-    """Finished rows first, then by value, those without one last."""
+def rank(row: Row, mode: str | None) -> tuple[bool, bool, float]:
+    """Finished rows first, then by value if it is known which is better, those without one last."""
     lost = row.value is None or row.value != row.value
     finished = any(run.status == "finished" for run in row.runs)
-    return not finished, lost, 0.0 if lost else (row.value or 0.0) * (1 if mode == "min" else -1)
+    return not finished, lost, 0.0 if lost else (row.value or 0.0) * {"min": 1, "max": -1, None: 0}[mode]
 
 
 # what differs

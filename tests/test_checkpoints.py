@@ -11,7 +11,7 @@ def test_a_failed_write_keeps_the_old_file(tmp_path):
     path = tmp_path / "last.ckpt"
     io = checkpoints.AtomicIO()
     io.save_checkpoint({"step": 1, "state_dict": {}}, path)
-    with pytest.raises(Exception, match="pickle"):
+    with pytest.raises(UserError, match="step is a function"):
         io.save_checkpoint({"step": lambda: 2}, path)
     assert checkpoints.read(path)["step"] == 1
     assert [entry.name for entry in tmp_path.iterdir()] == ["last.ckpt"]
@@ -77,20 +77,47 @@ def test_what_is_more_than_data_is_named_and_never_runs(tmp_path, monkeypatch):
     assert not (tmp_path / "ran").exists()
 
 
+def put(path, resumable=True, **entry):
+    """A checkpoint as the run writes it, but for its content."""
+    parts = dict.fromkeys(("loops", "callbacks", "optimizer_states", "lr_schedulers", "pytorch-lightning_version"))
+    entry = {"resumable": resumable, "files": {}, "running": [], **entry}
+    checkpoints.AtomicIO().save_checkpoint({**parts, "state_dict": {}, "leyden": entry}, path)
+
+
 def test_the_newest_whole_checkpoint_is_found(tmp_path, caplog):
     for name, resumable in (("best.ckpt", True), ("last.ckpt", True), ("other.ckpt", False)):
-        entry = {"resumable": resumable, "files": {}, "running": []}
-        content = dict.fromkeys(
-            ("loops", "callbacks", "optimizer_states", "lr_schedulers", "pytorch-lightning_version")
-        )
-        checkpoints.AtomicIO().save_checkpoint({**content, "state_dict": {}, "leyden": entry}, tmp_path / name)
+        put(tmp_path / name, resumable)
     assert checkpoints.newest(tmp_path)[0].name == "last.ckpt"
     with pytest.raises(UserError, match=r"init_from=.*other\.ckpt"):
         checkpoints.newest(tmp_path, str(tmp_path / "other.ckpt"))
     (tmp_path / "last.ckpt").write_bytes(b"")
     assert checkpoints.newest(tmp_path)[0].name == "best.ckpt" and "last.ckpt is damaged" in caplog.text
-    (tmp_path / "best.ckpt").unlink()
-    assert checkpoints.newest(tmp_path) == (None, {})
+
+
+def test_checkpoints_that_cannot_be_read_are_never_passed_over(tmp_path):
+    assert checkpoints.newest(tmp_path / "none") == checkpoints.newest(tmp_path) == (None, {})
+    put(tmp_path / "best.ckpt", resumable=False, before=False)
+    assert checkpoints.newest(tmp_path) == (None, {})  # of a validation before the first last.ckpt
+    (tmp_path / "last.ckpt").write_bytes(b"")
+    with pytest.raises(UserError, match=r"delete that folder.*last\.ckpt is damaged.*best\.ckpt holds weights alone"):
+        checkpoints.newest(tmp_path)
+    (tmp_path / "last.ckpt").unlink()
+    put(tmp_path / "best.ckpt", resumable=False, before=True)
+    with pytest.raises(UserError, match=r"best\.ckpt holds weights alone; init_from="):
+        checkpoints.newest(tmp_path)
+    (tmp_path / "best.ckpt").write_bytes(b"x")
+    with pytest.raises(UserError, match=r"best\.ckpt is damaged"):
+        checkpoints.newest(tmp_path)
+
+
+def test_the_first_file_is_read_back(tmp_path):
+    io, path = checkpoints.AtomicIO(), tmp_path / "last.ckpt"
+    for what in (Hostile(), lambda: 1):
+        with pytest.raises(UserError, match=r"last\.ckpt could not be loaded again: callbacks\.Mine\.history\.1 is a "):
+            io.save_checkpoint({"state_dict": {}, "callbacks": {"Mine": {"history": [1, what]}}}, path)
+        assert not list(tmp_path.iterdir())
+    io.save_checkpoint({"state_dict": {}}, path)
+    assert checkpoints.read(path) == {"state_dict": {}}
 
 
 def test_weights_of_other_makes_are_taken(tmp_path):

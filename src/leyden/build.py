@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Iterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +125,15 @@ def parts(cfg: DictConfig) -> tuple[LightningDataModule, LightningModule]:
 
 
 def watchers(cfg: DictConfig) -> list[Callback]:
-    """The keeper first, the chosen callbacks, and the records last."""
+    """The keeper first, the chosen callbacks, and the records last.
+
+    Raises:
+        UserError: it is not said which value of the monitor is better.
+    """
+    monitor, mode = cfg.checkpoint.monitor, cfg.checkpoint.mode
+    if mode not in ("min", "max"):
+        why = f"; got {mode}" if mode else f", as {monitor} does not say which is better"
+        raise UserError(f"checkpoint.mode must be min or max{why}; type checkpoint.mode=min or checkpoint.mode=max.")
     chosen = [make(node, f"callbacks.{name}") for name, node in group(cfg, "callbacks")]
     tree = OmegaConf.to_yaml(cfg)
     settings = {"write": cfg.trainer.enable_checkpointing, "seed": cfg.seed, "exact": cfg.exact, "config": tree}
@@ -151,7 +160,7 @@ def trainer(cfg: DictConfig, callbacks: list[Callback]) -> Trainer:
         callbacks=callbacks + [RichProgressBar(refresh_rate=20)] * bar,
         logger=[make(node, f"logger.{name}") for name, node in group(cfg, "logger")],
         profiler=make(cfg.profiler, "profiler") if cfg.get("profiler") else None,
-        plugins=[AtomicIO()],
+        plugins=[AtomicIO(partial(runs.update, Path(cfg.run_dir)))],
         default_root_dir=cfg.run_dir,
         enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
         enable_progress_bar=bar,

@@ -3,8 +3,10 @@
 import hashlib
 import logging
 import os
+import pickle
 import re
 import zipfile
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.tensor import DTensor
 
-from leyden import UserError
+from leyden import UserError, plain_data
 
 log = logging.getLogger(__name__)
 
@@ -58,23 +60,36 @@ def check(path: Path | str) -> None:
 
 def newest(folder: Path, asked: str = "") -> tuple[Path | None, dict[str, Any]]:
     """The checkpoint that a run goes on from, and its entry `leyden`: the one asked for, or the newest that is whole;
-    None and nothing where there is none.
+    None and nothing where none was ever written that a run can go on from.
 
     Raises:
-        UserError: the one asked for is damaged, or holds weights alone.
+        UserError: the one asked for is damaged, or holds weights alone; there are checkpoints, but none is whole.
     """
     if asked.endswith(".ckpt"):
         if not resumable(content := read(asked)):
             raise UserError(f"No run can go on from {asked}, which holds weights alone; type init_from={asked}.")
         return Path(asked), content["leyden"]
+    faults: list[str] = []
+    lost = False
     for path in sorted(folder.glob("*.ckpt"), key=lambda path: path.name != "last.ckpt"):
         try:
-            if resumable(content := read(path)):
-                log.info("going on from %s", path.name)
-                return path, content["leyden"]
+            content = read(path)
         except UserError as error:
-            log.warning("%s Looking for an older one.", error)
-    log.warning("There is no whole checkpoint in %s; the run starts from its first step.", folder)
+            faults, lost = [*faults, str(error)], True
+            continue
+        if resumable(content):
+            if faults:
+                log.warning("%s", " ".join(faults))
+            log.info("going on from %s", path.name)
+            return path, content["leyden"]
+        faults.append(f"{path} holds weights alone; init_from={path} starts a new run from them.")
+        lost |= not first(content)
+    if lost:
+        raise UserError(
+            f"No run can go on from what is in {folder}; delete that folder to start again from the first step, or "
+            f"start a new run under another name. {' '.join(faults)}"
+        )
+    log.warning("There is no checkpoint in %s yet; the run starts from its first step.", folder)
     return None, {}
 
 
@@ -83,6 +98,12 @@ def resumable(content: dict[str, Any]) -> bool:
     entry = content.get("leyden")
     needed = {"loops", "callbacks", "optimizer_states", "lr_schedulers", "pytorch-lightning_version"} <= content.keys()
     return needed and isinstance(entry, dict) and bool(entry.get("resumable")) and {"files", "running"} <= entry.keys()
+
+
+def first(content: dict[str, Any]) -> bool:
+    """Whether weights alone, of a validation inside an accumulation, were written before there was any last.ckpt."""
+    entry = content.get("leyden")
+    return isinstance(entry, dict) and entry.get("before") is False
 
 
 def load(module: nn.Module, path: Path | str, strict: bool = True) -> None:
@@ -142,18 +163,33 @@ def sha256(state_dict: dict[str, torch.Tensor]) -> str:
 
 
 class AtomicIO(TorchCheckpointIO):
-    """Writes beside the target, syncs and renames, so that a kill or a full disk leaves the old file whole."""
+    """Writes beside the target, syncs and renames, so that a kill or a full disk leaves the old file whole.
+
+    The first file is read back, so that what cannot be read is found before a run relies on it.
+
+    Args:
+        tell: stores what was left out
+    """
+
+    def __init__(self, tell: Callable[..., None] | None = None):
+        super().__init__()
+        self.tell, self.first = tell, True
 
     def load_checkpoint(self, path: Any, *_: Any, **__: Any) -> dict[str, Any]:
         return read(path)
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        """Write one checkpoint.
+        """Write one checkpoint, without the hyper-parameters that are objects.
 
         Raises:
-            UserError: the file cannot be written.
+            UserError: the file cannot be written, or holds what cannot be read again.
         """
-        path = Path(path)
+        path, left_out = Path(path), plain_data.leave_out(checkpoint)
+        if self.first and left_out:
+            names = ", ".join(left_out)
+            log.warning("The checkpoints hold no %s: hyper-parameters that are objects, and no plain data.", names)
+            if self.tell:
+                self.tell(hyper_parameters_left_out=left_out)
         beside = path.with_name(f".{path.name}.part")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -161,9 +197,16 @@ class AtomicIO(TorchCheckpointIO):
                 torch.save(checkpoint, file)
                 file.flush()
                 os.fsync(file.fileno())
+            if self.first:
+                read(beside)
             os.replace(beside, path)
+            self.first = False
         except (OSError, RuntimeError) as error:  # torch says RuntimeError when a disk is full
             raise UserError(f"The checkpoint {path} cannot be written ({error}); the one before is whole.") from error
+        except (UserError, pickle.PicklingError, AttributeError, TypeError) as error:  # read back, or not even written
+            if fault := plain_data.fault(checkpoint):
+                raise UserError(f"The checkpoint {path} could not be loaded again: {fault}.") from error
+            raise
         finally:
             with suppress(OSError):
                 beside.unlink()

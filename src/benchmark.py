@@ -36,14 +36,14 @@ def benchmark(cfg: DictConfig) -> float:
 
     if ranks.outside() or ranks.count(cfg.trainer) > 1:
         raise UserError("A benchmark measures one process; start it without torchrun, with trainer.devices=1.")
-    with record.recording(cfg):
+    with record.recording(cfg) as run:
         # build
         process.switches(cfg)
         if cfg.op:
             return operator(cfg)
         datamodule = build.data(cfg)
         build.facts(cfg, datamodule)
-        record.begin(cfg, **build.summary(build.task(cfg), build.trainer(cfg, []), datamodule))
+        run.begin(**build.summary(build.task(cfg), build.trainer(cfg, []), datamodule))
 
         # measure everything in turn; the first round warms up
         rounds = []

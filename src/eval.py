@@ -15,7 +15,7 @@ def evaluate(cfg: DictConfig) -> dict[str, float]:
     """The metrics of a run's checkpoint on one split, printed and stored."""
     from leyden import build, process, record, runs, trust
 
-    with record.recording(cfg):
+    with record.recording(cfg) as run:
         if cfg.split not in ("train", "val", "test"):
             raise UserError(f"split={cfg.split} is none; choose train, val or test.")
         process.switches(cfg)
@@ -23,7 +23,7 @@ def evaluate(cfg: DictConfig) -> dict[str, float]:
         datamodule, task = build.data(cfg), build.task(cfg)
         datamodule.tested = cfg.split
         trainer = build.trainer(cfg, [])
-        record.begin(cfg, **build.summary(task, trainer, datamodule))
+        run.begin(**build.summary(task, trainer, datamodule))
         metrics = build.evaluate(trainer, task, datamodule, Path(cfg.run))
         if not metrics:
             raise UserError(f"There is nothing to evaluate: no {cfg.split} data, or a task without a step for it.")

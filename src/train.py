@@ -18,22 +18,24 @@ def train(cfg: DictConfig) -> float | None:
     from leyden import build, checkpoints, failures, loggers, process, record, runs
 
     directory = Path(cfg.run_dir)
-    with record.recording(cfg) as end, ExitStack() as after:
+    with record.recording(cfg) as run, ExitStack() as after:
         # build
         process.switches(cfg)
         datamodule, task = build.parts(cfg)
         keeper, *others = build.watchers(cfg)
         trainer = build.trainer(cfg, [keeper, *others])
-        record.begin(cfg, **build.summary(task, trainer, datamodule))
-        if trainer.is_global_zero:
-            record.tell(cfg, keeper.monitor, keeper.mode)
 
-        # train, from the start, from other weights, or from where the run was stopped
+        # from the start, from other weights, or from where the run was stopped; up to here a refusal changes nothing
         last, entry = checkpoints.newest(directory / "checkpoints", cfg.resume) if cfg.resume else (None, {})
+        keeper.check(trainer, datamodule, entry)
         if cfg.init_from and not last:
             checkpoints.load(task, runs.weights(cfg.init_from, runs.in_project(cfg.log_dir)), cfg.strict)
+        run.begin(**build.summary(task, trainer, datamodule))
         if trainer.is_global_zero:
+            record.tell(cfg, keeper.monitor, keeper.mode)
             runs.rewind(directory, entry.get("files", {}))
+
+        # train
         loggers.begin(trainer, cfg, resumed=last is not None)
         after.push(partial(loggers.close, trainer))
         with failures.explained(trainer, task):
@@ -41,9 +43,7 @@ def train(cfg: DictConfig) -> float | None:
         if "shapes" in (cfg.get("callbacks") or {}):
             return None  # debug=shapes has shown the layers, and trains nothing
         if trainer.global_step == 0:
-            raise UserError(
-                "Nothing was trained: max_epochs, max_steps, max_time or limit_train_batches leave no step."
-            )
+            raise UserError("Nothing was trained; see trainer.max_epochs, max_steps, max_time and limit_train_batches.")
         file = directory / "checkpoints" / "last.ckpt" if keeper.write else None
         weights = checkpoints.read(file)["state_dict"] if file else task.state_dict()
         results = runs.read_json(directory / "metrics.json") | {"weights_sha256": checkpoints.sha256(weights)}
@@ -51,7 +51,7 @@ def train(cfg: DictConfig) -> float | None:
         # test the best weights, or the last ones where none are known to be best; not of a run that a search gives up
         best = keeper.best.get("checkpoint")
         if keeper.guard.pruned:
-            end.update(status="pruned", reason=f"the search gave it up after epoch {trainer.current_epoch}")
+            run.end.update(status="pruned", reason=f"the search gave it up after epoch {trainer.current_epoch}")
         tested = directory / best if best else file
         metrics = {} if keeper.guard.pruned else build.evaluate(trainer, task, datamodule, tested)
         results["test"] = {**metrics, "checkpoint": best} if metrics else {}

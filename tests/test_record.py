@@ -1,11 +1,12 @@
 import json
+import logging
 import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from leyden import record, runs
+from leyden import UserError, record, runs
 
 
 @pytest.mark.parametrize(
@@ -24,6 +25,27 @@ def test_run_json_says_how_it_ended(configure, end, status):
     assert found["pid"] == os.getpid() and found["seed"] == 42 and found["versions"]["torch"] and found["ended"]
     traceback = (Path(cfg.run_dir) / "train.log").read_text()
     assert ("ZeroDivisionError" in traceback) == (status == "failed")
+
+
+def test_a_run_that_goes_on_is_left_as_it_was_until_it_begins(configure):
+    cfg = configure()
+    run = Path(cfg.run_dir)
+    with record.recording(cfg):
+        pass
+    before = {path: path.read_bytes() for path in run.iterdir()}
+    cfg.resume = str(run)
+    for error in (UserError("refused"), ZeroDivisionError(), SystemExit(143)):
+        with pytest.raises(type(error)), record.recording(cfg):
+            logging.getLogger("leyden.test").warning("going on")
+            raise error
+        assert {path: path.read_bytes() for path in run.iterdir()} == before
+    with pytest.raises(UserError), record.recording(cfg) as found:
+        logging.getLogger("leyden.test").warning("going on")
+        found.begin(threads=1)
+        assert runs.read_json(run / "run.json")["status"] == "running"
+        raise UserError("later")
+    assert runs.read_json(run / "run.json")["status"] == "failed" and (run / "config.yaml").exists()
+    assert "going on" in (run / "train.log").read_text()
 
 
 def test_changes_hold_untracked_files_too(tmp_path, monkeypatch):

@@ -164,17 +164,68 @@ def test_damage_falls_back_to_an_older_checkpoint(cli, tmp_path):
     assert cli(*SMALL, "name=a")[0] == 0
     run = tmp_path / "train" / "a"
     whole, last = results(run), run / "checkpoints" / "last.ckpt"
-    for damage in ("flip", "cut", "empty", "both"):
+    for damage in ("flip", "cut", "empty"):
         stopped(run)
         raw = bytearray(last.read_bytes())
         raw[len(raw) // 2] ^= 1
-        last.write_bytes({"flip": raw, "cut": raw[: len(raw) // 2], "empty": b"", "both": b"x"}[damage])
-        if damage == "both":
-            (run / "checkpoints" / "best.ckpt").write_bytes(b"")
+        last.write_bytes({"flip": raw, "cut": raw[: len(raw) // 2], "empty": b""}[damage])
         status, said = cli("resume=a")
-        assert status == 0 and "last.ckpt" in said, said
-        assert ("from its first step" if damage == "both" else "going on from best.ckpt") in said
+        assert status == 0 and "last.ckpt is damaged" in said and "going on from best.ckpt" in said, said
         assert not differences(results(run), whole)
+    stopped(run)
+    for name in ("best.ckpt", "last.ckpt"):
+        (run / "checkpoints" / name).write_bytes(b"")
+    before = files(run)
+    for again in (["resume=a"], [*SMALL, "name=a"]):
+        status, said = cli(*again)
+        assert status == 2 and "delete that folder" in said and "Traceback" not in said and files(run) == before, said
+    shutil.rmtree(run / "checkpoints")
+    status, said = cli("resume=a")
+    assert status == 0 and "from its first step" in said and not differences(results(run), whole)
+
+
+def files(run):
+    """All that is in a run but its lock."""
+    return {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != ".lock"}
+
+
+def test_what_is_refused_changes_nothing(cli, tmp_path):
+    table, draw = tmp_path / "table.csv", random.Random(0)
+    rows = [f"{draw.random()},{draw.random()},{draw.choice('ab')}\n" for _ in range(80)]
+    table.write_text("".join(["x,z,kind\n", *rows]))
+    line = ["data=table", f"data.path='{table}'", "data.target=kind", "model=mlp", "trainer.max_epochs=2"]
+    line += ["~scheduler", "+scheduler={_target_:torch.optim.lr_scheduler.OneCycleLR,_partial_:true,max_lr:0.1}"]
+    status, said = cli(*line, "name=a")
+    assert status == 0, said
+    run = tmp_path / "train" / "a"
+    before = files(run)
+    longer = ["resume=a", "trainer.max_epochs=3"]
+    for keys, word in (
+        (longer, "OneCycleLR ends at step"), ([*longer, "trainer=ddp"], "world_size is 2"),
+        ([*longer, "checkpoint.mode=foo", "exact=false"], "checkpoint.mode"),
+    ):  # fmt: skip
+        status, said = cli(*keys)
+        assert status == 2 and word in said and files(run) == before, said
+    table.write_text("".join(["x,z,kind\n", *rows[1:]]))
+    status, said = cli(*longer)
+    assert status == 2 and "Traceback" not in said and files(run) == before, said
+    assert record(run)["status"] == "finished"
+
+
+@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="mounts a tmpfs, as root")
+def test_a_run_that_cannot_be_written_is_a_sentence(cli, tmp_path):
+    place = tmp_path / "place"
+    place.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "tmpfs", place]).returncode:
+        pytest.skip("no mount")
+    try:
+        assert cli(*SMALL, "name=a", "trainer.max_epochs=1", logs=place)[0] == 0
+        stopped(place / "train" / "a")
+        subprocess.run(["mount", "-o", "remount,ro", place], check=True)
+        status, said = cli("resume=a", logs=place)
+        assert status == 2 and "cannot be written" in said and "init_from=" in said and "Traceback" not in said, said
+    finally:
+        subprocess.run(["umount", place])
 
 
 def test_a_run_has_one_process(cli, context, tmp_path):

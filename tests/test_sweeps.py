@@ -18,7 +18,12 @@ FAST = ["data=fake", "data.num_samples=200", "data.shape=[1,8,8]", "model=mlp", 
         "logger=[]"]  # fmt: skip
 HALVING = ["hydra.sweeper.pruner._target_=optuna.pruners.SuccessiveHalvingPruner",
            "+hydra.sweeper.pruner.min_resource=1"]  # fmt: skip
-SCORE = ["objective=val/score", "+callbacks.trouble._target_=trouble.Trouble", "+callbacks.trouble.lr=${optimizer.lr}"]
+SCORE = [
+    "objective=val/score",
+    "checkpoint.mode=max",
+    "+callbacks.trouble._target_=trouble.Trouble",
+    "+callbacks.trouble.lr=${optimizer.lr}",
+]
 
 
 def only(folder: Path) -> Path:
@@ -101,6 +106,17 @@ def test_a_job_is_tried_where_something_is_left_to_do(tmp_path, status, retry, t
     assert value == (0.75 if tried else 0.5)
 
 
+def test_a_job_that_is_refused_before_it_goes_on_stays_as_it_was(tmp_path, capsys):
+    def refuse(cfg, apart):
+        raise UserError("the data has changed")
+
+    cfg = OmegaConf.create({"retry_failed": False})
+    runs.write_json(tmp_path / "run.json", {"status": "stopped"})
+    assert sweeps.attempt(tmp_path, cfg, refuse) is None
+    assert runs.read_json(tmp_path / "run.json") == {"status": "stopped"} and not (tmp_path / "train.log").exists()
+    assert "the data has changed" in capsys.readouterr().out
+
+
 def test_a_failed_job_says_why_and_ends_alone(tmp_path, capsys):
     def fail(cfg, apart):
         raise MemoryError("no room")
@@ -180,14 +196,14 @@ def test_a_grid_goes_on_with_new_values(cli, tmp_path):
 
 
 def test_failures_are_tried_again_when_asked_for(cli, tmp_path):
-    wrong = ["-m", "checkpoint.monitor=val/acc,val/nonsense", *FAST]
+    wrong = ["-m", "checkpoint.monitor=val/acc,val/nonsense_acc", *FAST]
     status, said = cli(*wrong, "max_failures=1")
-    assert status == 0 and "job 1 failed: checkpoint.monitor=val/nonsense is not logged" in said
+    assert status == 0 and "job 1 failed: checkpoint.monitor=val/nonsense_acc is not logged" in said
     status, said = cli("sweep=latest")
     assert status == 1 and "1 job failed: 1;" in said and "retry_failed=true tries it again" in said
     status, said = cli("sweep=latest", "retry_failed=true")
     assert status == 1 and "job 1 failed" in said and len(jobs(only(tmp_path))) == 2
-    status, said = cli("-m", "checkpoint.monitor=val/nonsense,val/acc", *FAST, "stop_on_failure=true")
+    status, said = cli("-m", "checkpoint.monitor=val/nonsense_acc,val/acc", *FAST, "stop_on_failure=true")
     assert status == 1 and "1 job: 1 failed" in said
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import hydra
+from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
@@ -73,10 +74,15 @@ def run(function: Callable[[DictConfig], Any], line: overrides.Line, config: str
     if directory:
         line.keys += ["hydra.sweeper._target_=hydra_plugins.search.Grid"] * (line.multirun and line.sweeper == "basic")
         settings = [f"hydra.{'sweep' if line.multirun else 'run'}.dir={quote(directory)}"]
-        if tree is not None:
+        if tree is not None and line.multirun:  # for the processes that a launcher starts
             config_path, config_name = directory / ".hydra", "primary"
             config_path.mkdir(exist_ok=True)
             OmegaConf.save(tree, config_path / "primary.yaml")
+        elif tree is not None:
+            config_name = "_primary"
+            ConfigStore.instance().store(config_name, tree)
+        if tree is not None and tree.get("resume"):  # what Hydra noted when the run began stays
+            settings.append("hydra.output_subdir=null")
     sys.argv[1:] = [*line.flags, f"hydra.job.name={config}", "hydra/job_logging=none", *settings, *line.keys]
     mistakes: list[UserError] = []
     script = ranks.script(function)  # not known any more where a launcher has pickled the function
@@ -94,7 +100,7 @@ def run(function: Callable[[DictConfig], Any], line: overrides.Line, config: str
         with held:
             hydra.main(version_base="1.3", config_path=str(config_path), config_name=config_name)(job)()
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EDQUOT):
+        if error.errno in (errno.ENOSPC, errno.EACCES, errno.EPERM, errno.EROFS, errno.EDQUOT):
             where = error.filename or directory
             raise UserError(f"{where} cannot be written ({error.strerror}); set log_dir=<folder>.") from error
         raise
@@ -187,13 +193,15 @@ def carry_out(
         cfg.trainer.update(strategy="auto", devices=1)  # no process group that the next job would inherit
     if processes == 1 and not apart:
         return function(cfg)
+    before = runs.read_json(directory / "run.json")
     try:
         return ranks.start(script, cfg, directory, processes)
-    except ranks.RankError as error:
-        runs.update(directory, status="failed", reason=str(error), ended=runs.now())
-        raise
-    except SystemExit:
-        runs.update(directory, status="stopped", ended=runs.now())
+    except (ranks.RankError, SystemExit) as error:
+        end = (
+            {"status": "failed", "reason": str(error)} if isinstance(error, ranks.RankError) else {"status": "stopped"}
+        )
+        if not before or runs.read_json(directory / "run.json") != before:  # else a run that goes on had not begun
+            runs.update(directory, **end, ended=runs.now())
         raise
 
 

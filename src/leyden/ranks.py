@@ -147,7 +147,9 @@ def start(script: str, cfg: DictConfig, run_dir: Path, processes: int) -> Any:
             if rank.poll() is None:
                 rank.kill()
                 rank.wait()
-            if rank.number and not rank.log.read_bytes().strip():
+        refused = any("mistake" in rank.left() for rank in ranks)  # which its sentence says
+        for rank in ranks:
+            if rank.number and (refused or not rank.log.read_bytes().strip()):
                 rank.log.unlink()
         for number, handler in before.items():
             signal.signal(number, handler or signal.SIG_DFL)

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from leyden import UserError
 from leyden.life import BEAT, born, slurm
+from leyden.run_log import logging_to
 from leyden.runs import PROJECT, in_words, now, read_json, update
 
 PACKAGES = ("torch", "lightning", "torchvision", "torchmetrics", "hydra-core", "tensorboard", "onnx", "numpy")
@@ -29,40 +30,77 @@ log = logging.getLogger(__name__)
 PATCH_LIMIT = 2**20  # bytes of an untracked file that changes.patch takes in
 
 
-@contextmanager
-def recording(cfg: DictConfig) -> Iterator[dict[str, Any]]:
-    """Keep run.json true from the start to the end, and train.log with it; in ranks above 0 do nothing.
+class Record:
+    """run.json and train.log of a run that is being built and run; in ranks above 0 nothing.
 
-    What it yields is what run.json says after a good end.
+    A run that goes on is left as it was until `begin`, so that a refusal changes nothing in it: neither its status, nor
+    its log, which would get the traceback of a command that came to nothing.
     """
-    end = {"status": "finished"}
-    if int(os.environ.get("RANK", 0)) > 0:
-        with logging_to(None):
-            yield end
-        return
-    directory = Path(cfg.run_dir)
-    with logging_to(directory / "train.log"), beating(directory):
-        again = cfg.get("resume") and read_json(directory / "run.json")
-        update(directory, status="running", reason=None, ended=None, **(resumption(again) if again else origin(cfg)))
+
+    def __init__(self, cfg: DictConfig):
+        self.cfg, self.directory, self.silent = cfg, Path(cfg.run_dir), int(os.environ.get("RANK", 0)) > 0
+        self.end = {"status": "finished"}  # what run.json says after a good end
+        self.begun = False
+        self.during = ExitStack()  # what lasts until the end
+        self.release = self.during.enter_context(logging_to(None if self.silent else self.directory / "train.log"))
+
+    def start(self) -> None:
+        """Say that the run runs, and write on from here."""
+        self.begun = not self.silent
+        if self.begun:
+            old = self.cfg.get("resume") and read_json(self.directory / "run.json")
+            said = resumption(old) if old else origin(self.cfg)
+            update(self.directory, status="running", reason=None, ended=None, **said)
+            self.during.enter_context(beating(self.directory))
+            self.release()
+
+    def begin(self, **fields: Any) -> None:
+        """Store what the run is built from, once it is known: the tree with its facts, the changes, and `fields`."""
+        if self.silent:
+            return
+        if not self.begun:
+            self.start()
+        prune(self.cfg)
+        tree = self.cfg.copy()
+        tree.update({key: None for key in ("run_dir", "resume", "rerun") if key in tree})  # of this start only
+        OmegaConf.save(tree, self.directory / "config.yaml")
+        if patch := changes():
+            (self.directory / "changes.patch").write_text(patch, encoding="utf-8")
+        update(self.directory, **fields)
+
+    def update(self, **fields: Any) -> None:
+        """Change some fields of run.json."""
+        if self.begun:
+            update(self.directory, **fields)
+
+
+@contextmanager
+def recording(cfg: DictConfig) -> Iterator[Record]:
+    """Keep run.json true from the start to the end, and train.log with it."""
+    record = Record(cfg)
+    directory = record.directory
+    with record.during:
+        if not cfg.get("resume"):
+            record.start()
         try:
-            yield end
+            yield record
         except SystemExit as error:
             name = signal.Signals(error.code - 128).name if isinstance(error.code, int) and error.code > 128 else "exit"
-            update(directory, status="stopped", reason=name, ended=now())
-            if "resume" in cfg:
+            record.update(status="stopped", reason=name, ended=now())
+            if "resume" in cfg and not record.silent:
                 swept = (directory.parent / "sweep.json").is_file()
                 where = shlex.quote(str(in_words(directory.parent if swept else directory)))
                 key = "sweep" if swept else "resume"
                 log.warning("Stopped by %s; go on with: python src/train.py %s=%s", name, key, where)
             raise
         except BaseException as error:
-            update(directory, status="failed", reason=f"{type(error).__name__}: {error}", ended=now())
+            record.update(status="failed", reason=f"{type(error).__name__}: {error}", ended=now())
             logging.getLogger("leyden.file").error("failed", exc_info=True)
             # Lightning's word and OmegaConf's for a user's mistake
             if type(error).__name__ == "MisconfigurationException" or isinstance(error, OmegaConfBaseException):
                 raise UserError(" ".join(str(error).split())) from error
             raise
-        update(directory, **end, ended=now())
+        record.update(**record.end, ended=now())
 
 
 @contextmanager
@@ -81,32 +119,6 @@ def beating(directory: Path) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
-
-
-@contextmanager
-def logging_to(path: Path | None) -> Iterator[None]:
-    """Plain lines on the screen, and with their time in the file; the logger leyden.file speaks to the file only."""
-    root, silent = logging.getLogger(), logging.getLogger("leyden.file")
-    before, level = root.handlers[:], root.level
-    screen = logging.StreamHandler(sys.stdout)
-    screen.addFilter(lambda entry: entry.name.startswith("leyden") or entry.levelno >= logging.WARNING)
-    root.handlers, silent.propagate = [screen], False
-    if path:
-        file = logging.FileHandler(path, encoding="utf-8")
-        file.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-        root.addHandler(file)
-        silent.addHandler(file)
-    root.setLevel(logging.INFO)
-    logging.captureWarnings(True)
-    logging.raiseExceptions = False  # a pipe that is closed ends the output, not the run
-    try:
-        yield
-    finally:
-        logging.captureWarnings(False)
-        root.handlers, silent.handlers = before, []
-        root.setLevel(level)
-        if path:
-            file.close()
 
 
 def origin(cfg: DictConfig) -> dict[str, Any]:
@@ -225,16 +237,3 @@ def prune(cfg: DictConfig) -> None:
                 del cfg[name]
     if unused:
         log.info("%s does not use the config's %s.", cfg.task._target_.split(".")[-1], " and ".join(sorted(unused)))
-
-
-def begin(cfg: DictConfig, **fields: Any) -> None:
-    """Store what the run is built from, once it is known: the tree with its facts, the changes, and `fields`."""
-    if int(os.environ.get("RANK", 0)) > 0:
-        return
-    prune(cfg)
-    directory, tree = Path(cfg.run_dir), cfg.copy()
-    tree.update({key: None for key in ("run_dir", "resume", "rerun") if key in tree})  # of this start only
-    OmegaConf.save(tree, directory / "config.yaml")
-    if patch := changes():
-        (directory / "changes.patch").write_text(patch, encoding="utf-8")
-    update(directory, **fields)

@@ -1,5 +1,6 @@
 """The config of an old run, with what is typed on top of it: to go on with it, or to repeat it."""
 
+import os
 import re
 import shlex
 from dataclasses import replace
@@ -98,7 +99,8 @@ def to_resume(line: overrides.Line, directory: Path, checkpoint: str) -> DictCon
 def point(tree: DictConfig, directory: Path, checkpoint: str) -> None:
     """Let a tree go on from a checkpoint of a run, or from its newest."""
     tree.resume = checkpoint
-    if OmegaConf.select(tree, "model.weights") and begun(directory):  # the checkpoint has them
+    whole = (directory / "checkpoints" / "last.ckpt").is_file()  # best.ckpt alone may be of before any other
+    if OmegaConf.select(tree, "model.weights") and whole:  # the checkpoint has them
         tree.model.weights = None
 
 
@@ -136,6 +138,13 @@ def go_on(line: overrides.Line, run: str, logs: Path) -> tuple[Path, DictConfig]
     if complete(directory, line):
         print(f"The run {runs.in_words(directory)} is complete; python src/eval.py run={directory} tests it again.")
         raise SystemExit(0)
+    if locked := [
+        path for path in (directory, directory / "checkpoints") if path.exists() and not os.access(path, os.W_OK)
+    ]:
+        raise UserError(
+            f"{locked[0]} cannot be written, so the run cannot go on there; type resume=<a copy of it>, or "
+            f"init_from={directory} for a new run from its weights."
+        )
     checkpoint = directory / "checkpoints" / Path(run).name if run.endswith(".ckpt") else directory
     print(f"going on with {runs.in_words(directory)}")
     return directory, to_resume(line, directory, str(checkpoint))

@@ -77,7 +77,8 @@ def kept(directory: Path, line: overrides.Line) -> Iterator[None]:
     except UserError as error:
         if before and not isinstance(error, Failed):
             with locked(directory / ".lock"):
-                runs.write_json(file, runs.read_json(file) | {"keys": before["keys"]})
+                again = {name: before[name] for name in ("keys", "flags") if name in before}
+                runs.write_json(file, runs.read_json(file) | again)
         raise
 
 
@@ -129,6 +130,7 @@ def attempt(directory: Path, cfg: DictConfig, carry_out: Callable[[DictConfig, b
     It goes on where it was stopped, by its own config. `carry_out` gets True for a job that ended with the process it
     was in: in a process of its own it cannot take the sweep with it again.
     """
+    record: dict[str, Any] = {}
     try:
         with runs.claim(directory):
             record = runs.read_json(directory / "run.json")  # as it is now that nobody else has it
@@ -143,7 +145,11 @@ def attempt(directory: Path, cfg: DictConfig, carry_out: Callable[[DictConfig, b
     except runs.Busy as busy:
         return leave(f"job {directory.name} is not started: {busy}", None)
     except Exception as error:  # this job's alone
-        fail(directory, str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}")
+        what = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        if isinstance(error, UserError) and record and runs.read_json(directory / "run.json") == record:
+            print(f"job {directory.name} did not go on: {what}", flush=True)  # refused, and as it was
+        else:
+            fail(directory, what)
         if cfg.get("stop_on_failure"):
             raise SystemExit(1) from error
         return None

@@ -51,8 +51,6 @@ class Keeper(Callback):
         write: bool = True,
         judge: Callable[[float, int], bool] | None = None,
     ):
-        if mode not in ("min", "max"):
-            raise UserError(f"checkpoint.mode={mode} is none; choose min or max.")
         self.directory, self.folder = Path(directory), Path(directory, "checkpoints")
         self.monitor, self.mode, self.objective, self.write = monitor, mode, objective or monitor, write
         self.every_n_steps, self.seed, self.exact, self.config = every_n_steps, seed, exact, config
@@ -61,6 +59,7 @@ class Keeper(Callback):
         self.aligned, self.due = True, False  # the last batch ended in an optimizer step; save by every_n_steps
         self.moment: dict[str, Any] = {}  # what later hooks will change, as it was after the step
         self.restored: dict[str, Any] = {}  # the entry `leyden` of the checkpoint that the run goes on from
+        self.fixed: dict[str, Any] = {}  # what the run must not change while it goes on
         self.changed = ""  # why the numbers will not be those of an unbroken run
         self.before: set[str] = set()  # names of what was logged before a validation
         self.weights: dict[str, Any] | None = None  # those of a validation inside an accumulation
@@ -193,17 +192,10 @@ class Keeper(Callback):
 
     def entry(self, trainer: Trainer) -> dict[str, Any]:
         """What our own readers want to know of a checkpoint."""
-        return {
-            "phase": "test" if self.ended(trainer) else "fit",
-            "epoch": trainer.current_epoch,
-            "step": self.step,
-            "best": self.best,
-            "metrics": {name: float(value) for name, value in trainer.callback_metrics.items()},
-            "resumable": self.aligned,
-            "total_steps": trainer.estimated_stepping_batches,
-            "changed": self.changed,
-            **moment.fixed(trainer),
-        }
+        before = self.saved >= 0 or bool(self.restored)  # there is a last.ckpt, too
+        mine = {"step": self.step, "best": self.best, "resumable": self.aligned, "changed": self.changed}
+        mine |= {"phase": "test" if self.ended(trainer) else "fit", "before": before}
+        return mine | self.fixed | moment.known(trainer)
 
     def state_dict(self) -> dict[str, Any]:
         return {"best": self.best}
@@ -213,6 +205,11 @@ class Keeper(Callback):
 
     # how to go on
 
+    def check(self, trainer: Trainer, datamodule: Any, entry: dict[str, Any]) -> None:
+        """Before a fit, raises UserError if the run must not go on from a checkpoint with this entry `leyden`."""
+        self.fixed = moment.fixed(trainer, datamodule)  # as asked for: a callback may change the size of the batch
+        self.changed = moment.compare(trainer, self.fixed, entry, self.exact) if entry else ""
+
     def on_load_checkpoint(self, trainer: Trainer, task: LightningModule, checkpoint: dict[str, Any]) -> None:
         self.restored = checkpoint["leyden"]
 
@@ -221,7 +218,7 @@ class Keeper(Callback):
         self.step, self.saved = trainer.global_step, -1
         self.stop.listen()
         if self.restored:
-            self.changed = moment.compare(trainer, task, self.restored, self.exact)
+            self.changed = moment.stretched(trainer, task, self.restored, self.changed)
             moment.restore(trainer, task, self.restored)
         if trainer.val_dataloaders is not None and not any(trainer.num_val_batches):
             trainer.limit_val_batches = 0  # else Lightning counts an empty validation as one that is due

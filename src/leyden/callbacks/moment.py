@@ -107,15 +107,35 @@ def on_device(node: Any, device: torch.device | str) -> Any:
     return node.detach().to(device, copy=True) if isinstance(node, Tensor) else node
 
 
-def fixed(trainer: Trainer) -> dict[str, Any]:
+def fixed(trainer: Trainer, datamodule: Any) -> dict[str, Any]:
     """What a run must not change while it goes on."""
-    size = getattr(trainer.datamodule, "batch_size", None)
+    size = getattr(datamodule, "batch_size", None)
     return {
         "world_size": trainer.world_size,
         "accumulate_grad_batches": trainer.accumulate_grad_batches,
         "batch_size": size if isinstance(size, int) else None,
-        "data_fingerprint": getattr(trainer.datamodule, "fingerprint", None),
+        "data_fingerprint": getattr(datamodule, "fingerprint", None),
     }
+
+
+def known(trainer: Trainer) -> dict[str, Any]:
+    """What a Trainer knows of a run: where it is, how long it is, and what was logged last.
+
+    `ends` is the scheduler of torch's own in whose state the total of steps is, None without one.
+    """
+    schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
+    return {
+        "epoch": trainer.current_epoch,
+        "metrics": {name: float(value) for name, value in trainer.callback_metrics.items()},
+        "total_steps": trainer.estimated_stepping_batches,
+        "length": length(trainer),
+        "ends": next((type(each).__name__ for each in schedulers if hasattr(each, "total_steps")), None),
+    }
+
+
+def length(trainer: Trainer) -> list[Any]:
+    """What the total of steps depends on, besides what is fixed."""
+    return [trainer.max_epochs, trainer.max_steps, trainer.limit_train_batches]
 
 
 def rewind(loops: dict[str, Any]) -> None:
@@ -132,24 +152,30 @@ def rewind(loops: dict[str, Any]) -> None:
         loops["epoch_loop.val_loop.batch_progress"][part] |= {"ready": 1, "started": 1, "processed": 0, "completed": 0}
 
 
-def compare(trainer: Trainer, task: LightningModule, then: dict[str, Any], exact: bool) -> str:
-    """Why a run that goes on will not come to the numbers of an unbroken one; UserError if `exact` forbids it."""
-    now, total = fixed(trainer), trainer.estimated_stepping_batches
+def compare(trainer: Trainer, now: dict[str, Any], then: dict[str, Any], exact: bool) -> str:
+    """Why a run that goes on will not come to the numbers of an unbroken one; `now` is what `fixed` gives.
+
+    Raises:
+        UserError: `exact` forbids it, or a scheduler of torch's own would go on after its end.
+    """
     changed = [f"{name} is {now[name]}, was {then[name]}" for name in now if now[name] != then[name]]
-    reasons = [then["changed"]] if then["changed"] else []
-    if not exact:
-        reasons += ["it was resumed with exact=false", *changed]
-    elif changed:
+    if exact and changed:
         raise UserError(f"{'; '.join(changed)}: the run would come to other numbers; type exact=false to go on.")
-    if total != (before := then["total_steps"]):
-        for config in trainer.lr_scheduler_configs:
-            if hasattr(config.scheduler, "total_steps"):  # of torch's own, in whose state the total is
-                name = type(config.scheduler).__name__
-                raise UserError(f"{name} ends at step {before}, as it began; type trainer.max_epochs as it was.")
-        if getattr(getattr(task, "scheduler", None), "func", None) in BY_TOTAL:
-            log.warning("The schedule now spans %s steps, not %s: from here on it is another one.", total, before)
-            reasons.append(f"its schedule was stretched from {before} to {total} steps at step {then['step']}")
-    return "; ".join(reasons)
+    if then.get("ends") and (changed or length(trainer) != then["length"]):
+        ends = f"{then['ends']} ends at step {then['total_steps']}, as it began"
+        raise UserError(f"{ends}; type {'; '.join(changed) or 'trainer.max_epochs'} as it was.")
+    reasons = [then["changed"]] if then["changed"] else []
+    return "; ".join([*reasons, *([] if exact else ["it was resumed with exact=false", *changed])])
+
+
+def stretched(trainer: Trainer, task: LightningModule, then: dict[str, Any], changed: str) -> str:
+    """`changed`, and that the schedule is another one from here on, where it depends on the number of steps."""
+    total, before = trainer.estimated_stepping_batches, then["total_steps"]
+    if total == before or getattr(getattr(task, "scheduler", None), "func", None) not in BY_TOTAL:
+        return changed
+    log.warning("The schedule now spans %s steps, not %s: from here on it is another one.", total, before)
+    reason = f"its schedule was stretched from {before} to {total} steps at step {then['step']}"
+    return "; ".join(filter(None, [changed, reason]))
 
 
 def check_watchers(trainer: Trainer) -> None:

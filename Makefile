@@ -21,6 +21,7 @@ stress: install  ## the tests that take minutes
 	@$(RUN) -m pytest -m stress
 	@$(RUN) tests/stress_resume.py --kills 100
 	@$(RUN) tests/stress_resume.py --kills 20 --ddp
+	@$(RUN) tests/stress_resume.py --kills 20 --compile
 
 gpu: install  ## the tests that need a GPU, under 8 minutes
 	@$(RUN) -m pytest -m gpu

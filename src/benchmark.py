@@ -36,7 +36,7 @@ def benchmark(cfg: DictConfig) -> float:
 
     if ranks.outside() or ranks.count(cfg.trainer) > 1:
         raise UserError("A benchmark measures one process; start it without torchrun, with trainer.devices=1.")
-    with record.recording(cfg) as run:
+    with process.restored(), record.recording(cfg) as run:
         # build
         process.switches(cfg)
         if cfg.op:

@@ -15,7 +15,7 @@ def evaluate(cfg: DictConfig) -> dict[str, float]:
     """The metrics of a run's checkpoint on one split, printed and stored."""
     from leyden import build, process, record, runs, trust
 
-    with record.recording(cfg) as run:
+    with process.restored(), record.recording(cfg) as run:
         if cfg.split not in ("train", "val", "test"):
             raise UserError(f"split={cfg.split} is none; choose train, val or test.")
         process.switches(cfg)

@@ -20,7 +20,7 @@ def export(cfg: DictConfig) -> str:
 
     if ranks.outside() or ranks.count(cfg.trainer) > 1:
         raise UserError("An export takes one process; start it without torchrun, with trainer.devices=1.")
-    with record.recording(cfg):
+    with process.restored(), record.recording(cfg):
         if cfg.format not in formats.ENDINGS:
             raise UserError(f"format={cfg.format} is none; choose one of {', '.join(formats.ENDINGS)}.")
         if cfg.precision not in ("fp32", "fp16"):

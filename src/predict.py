@@ -19,7 +19,7 @@ def predict(cfg: DictConfig) -> int:
     from leyden import build, process, record, trust
     from leyden.deploy import output, rows
 
-    with record.recording(cfg), rows.Spool(cfg.run_dir) as spool:
+    with process.restored(), record.recording(cfg), rows.Spool(cfg.run_dir) as spool:
         target = checked(cfg)
         process.switches(cfg)
         cfg.trainer.enable_progress_bar &= target is not None

@@ -18,7 +18,7 @@ def train(cfg: DictConfig) -> float | None:
     from leyden import build, checkpoints, failures, loggers, process, record, runs
 
     directory = Path(cfg.run_dir)
-    with record.recording(cfg) as run, ExitStack() as after:
+    with process.restored(), record.recording(cfg) as run, ExitStack() as after:
         # build
         process.switches(cfg)
         datamodule, task = build.parts(cfg)

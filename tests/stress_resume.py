@@ -111,15 +111,17 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     parser.add_argument("--ddp", action="store_true", help="in two processes")
+    parser.add_argument("--compile", action="store_true", help="the model is compiled")
     parser.add_argument("--case", choices=CASES, action="append")
     parser.add_argument("--overrides", nargs="*", default=[])
     asked = parser.parse_args()
     print(f"seed {asked.seed}", flush=True)
     draw, context, counts = random.Random(asked.seed), server(), Counter()
+    typed = ["trainer=ddp"] * asked.ddp + ["task.compile=true"] * asked.compile
     cases = asked.case or list(CASES)
     with TemporaryDirectory() as temporary:
         folder, whole, seconds = Path(temporary), {}, {}
-        lines = {case: CASES[case] + ["trainer=ddp"] * asked.ddp + asked.overrides for case in cases}
+        lines = {case: CASES[case] + typed + asked.overrides for case in cases}
         for case, line in lines.items():
             attempt(context, [*line, "name=warm", f"log_dir='{folder / case}'"], folder / "warm.log", None)
             began = time.monotonic()

@@ -350,3 +350,16 @@ def test_twenty_trials_with_troubles_continued_by_two_at_once(typed, tmp_path):
     scores = {n: runs.read_json(sweep / str(n) / "metrics.json").get("best", {}).get("value") for n in found}
     best = max((n for n in found if found[n]["status"] == "finished"), key=scores.get)
     assert f"| {best} " in ended.stdout.split("best val/score first")[1].splitlines()[4]
+
+
+@pytest.mark.stress
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the system does not say what a process has")
+@pytest.mark.parametrize("line", [["-m", "seed=range(100)"], ["search=optuna", "hydra.sweeper.n_trials=100"]])
+def test_the_hundredth_job_needs_no_more_memory_than_the_fifth(typed, tmp_path, line):
+    """With 4 million parameters each: what one job left, weights and moments, would be 50 MB."""
+    big = ["model.hidden=[2000,2000]", "trainer.max_epochs=1", "trainer.enable_checkpointing=false"]
+    watch = ["+callbacks.resident._target_=trouble.Resident"]
+    swept = typed(*line, *FAST[:4], *big, *FAST[5:], *watch)
+    assert swept.returncode == 0, swept.stderr
+    memory = [int(line) for line in (only(tmp_path) / "memory.txt").read_text().split()]
+    assert len(memory) == 100 and memory[99] - memory[4] < 100, memory

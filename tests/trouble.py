@@ -39,3 +39,13 @@ class Trouble(Callback):
     def on_validation_epoch_end(self, trainer, task):
         job = int(Path(trainer.default_root_dir).name)
         self.log("val/score", math.nan if job in self.nan else -((math.log10(self.lr) + 2) ** 2))
+
+
+class Resident(Callback):
+    """Writes how much memory the process of a sweep has when a job begins, in MB, into a file of the sweep."""
+
+    def on_fit_start(self, trainer, task):
+        job = Path(trainer.default_root_dir)
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        with open(job.parent / "memory.txt", "a") as file:
+            file.write(f"{pages * os.sysconf('SC_PAGE_SIZE') / 2**20:.0f}\n")

@@ -1,12 +1,16 @@
 """A run that is stopped anywhere and goes on in this process: the same numbers as an unbroken one."""
 
+import random
+from collections import defaultdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from lightning import LightningModule
 from lightning.pytorch.callbacks import Callback
 from omegaconf import OmegaConf
+from torchmetrics import MaxMetric, MeanMetric
 from torchmetrics.classification import MulticlassAccuracy
 
 import stress_resume
@@ -186,6 +190,96 @@ def test_what_a_task_of_another_kind_averages_goes_on(broken, configure, monkeyp
 
     keys = [*SMALL, "trainer.max_epochs=2", "checkpoint.every_n_steps=4"]
     come_to_the_same(broken, configure, keys, [("on_train_batch_end", 5), ("on_validation_batch_end", 3)], change)
+
+
+class Recipes(Plain):
+    """Keeps what it averages in attributes, metrics and a running average of its own, and draws in its step."""
+
+    def __init__(self, model):
+        super().__init__(model)
+        self.outputs, self.running, self.lowest = [], None, float("inf")
+        self.mean, self.largest = MeanMetric(), MaxMetric()
+
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        self.outputs.append(loss * torch.rand(()))
+        self.running = 0.9 * (self.running or loss.item()) + 0.1 * loss.item() * np.random.rand()
+        self.mean.update(loss * random.random())
+        self.largest.update(loss)
+        return loss
+
+    def on_train_epoch_end(self):
+        self.log("train/own_mean", torch.stack(self.outputs).mean())
+        self.log_dict({"train/running": self.running, "train/mean": self.mean.compute()})
+        self.log("train/largest", self.largest.compute())
+        self.outputs.clear()
+        self.mean.reset(), self.largest.reset()
+
+    def on_validation_epoch_end(self):
+        if not self.trainer.sanity_checking:
+            self.lowest = min(self.lowest, float(self.outputs[-1]) if self.outputs else self.lowest)
+            self.log("val/lowest", self.lowest)
+
+
+class Losses(Callback):
+    """Counts and means of its own, without a state_dict."""
+
+    def __init__(self):
+        self.counts, self.sum = defaultdict(int), 0.0
+
+    def on_train_batch_end(self, trainer, task, outputs, batch, batch_idx):
+        self.counts[batch_idx % 2] += 1
+        self.sum += float(outputs["loss"]) * self.counts[0]
+
+    def on_train_epoch_end(self, trainer, task):
+        task.log("train/by_callback", self.sum)
+
+
+@pytest.mark.parametrize("every", [2, 3])
+def test_attributes_of_the_users_own_go_on(broken, configure, monkeypatch, every):
+    """A mean over the epoch counts the batches before a stop, too."""
+    monkeypatch.setattr("leyden.tasks.classification.Plain", Recipes, raising=False)
+    watchers = build.watchers
+    monkeypatch.setattr(build, "watchers", lambda cfg: put(watchers(cfg), Losses()))
+
+    def change(cfg):
+        cfg.task = {"_target_": "leyden.tasks.classification.Plain", "model": "${model}"}
+        cfg.objective = "val/loss"
+
+    keys = [*SMALL, "trainer.max_epochs=2", f"checkpoint.every_n_steps={every}"]
+    stops = [("on_train_batch_end", 5), ("on_train_batch_end", 10), ("on_validation_batch_end", 3)]
+    come_to_the_same(broken, configure, keys, [*stops, ("on_train_epoch_end", 2)], change)
+    run = Path(configure(folder="whole").run_dir)
+    assert runs.read_json(run / "run.json")["exact"]
+    assert runs.read_json(run / "metrics.json")["train"]["train/own_mean"] > 0
+
+
+class Streams(Plain):
+    def training_step(self, batch, batch_idx):
+        self.stream = iter([])
+        return super().training_step(batch, batch_idx)
+
+
+def test_what_cannot_go_on_is_named(configure, monkeypatch):
+    from train import train
+
+    monkeypatch.setattr("leyden.tasks.classification.Plain", Streams, raising=False)
+    cfg = configure(*SMALL, "trainer.max_epochs=1")
+    cfg.task = {"_target_": "leyden.tasks.classification.Plain", "model": "${model}"}
+    cfg.objective = "val/loss"
+    train(cfg)
+    record = runs.read_json(Path(cfg.run_dir) / "run.json")
+    assert not record["exact"] and "task.stream (list_iterator)" in record["not_exact"]
+
+
+COMPILED = ["task.compile=true", "model.hidden=[16]", "model.dropout=0", "trainer.max_epochs=2", "threads=1"]
+
+
+@pytest.mark.slow
+def test_what_is_compiled_does_not_depend_on_what_was_seen(broken, configure):
+    """A run that goes on sees a validation batch first, or a batch of another size."""
+    keys = [*SMALL, *COMPILED, "data.drop_last=false", "checkpoint.every_n_steps=1"]
+    come_to_the_same(broken, configure, keys, [("on_train_batch_end", 4)])
 
 
 def test_a_checkpoint_says_where_it_is(train):

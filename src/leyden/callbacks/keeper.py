@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from leyden import UserError, exact
 from leyden.callbacks import moment
+from leyden.callbacks.attributes import Attributes
 from leyden.callbacks.guard import Guard
 from leyden.callbacks.stop import Stop
 
@@ -51,9 +52,9 @@ class Keeper(Callback):
         write: bool = True,
         judge: Callable[[float, int], bool] | None = None,
     ):
-        self.directory, self.folder = Path(directory), Path(directory, "checkpoints")
-        self.monitor, self.mode, self.objective, self.write = monitor, mode, objective or monitor, write
-        self.every_n_steps, self.seed, self.exact, self.config = every_n_steps, seed, exact, config
+        self.directory, self.folder, self.write = Path(directory), Path(directory, "checkpoints"), write
+        self.monitor, self.mode, self.objective, self.config = monitor, mode, objective or monitor, config
+        self.every_n_steps, self.seed, self.exact = every_n_steps, seed, exact
         self.best: dict[str, Any] = {}  # monitor, value, epoch, step, objective, checkpoint
         self.step, self.saved = 0, -1  # optimizer steps: done, and in last.ckpt
         self.aligned, self.due = True, False  # the last batch ended in an optimizer step; save by every_n_steps
@@ -63,10 +64,13 @@ class Keeper(Callback):
         self.changed = ""  # why the numbers will not be those of an unbroken run
         self.before: set[str] = set()  # names of what was logged before a validation
         self.weights: dict[str, Any] | None = None  # those of a validation inside an accumulation
-        self.stop, self.guard = Stop(), Guard(judge)
+        self.stop, self.guard, self.attributes = Stop(), Guard(judge), Attributes()
 
     def setup(self, trainer: Trainer, task: LightningModule, stage: str) -> None:
         moment.agree(trainer, self.config)
+
+    def on_fit_start(self, trainer: Trainer, task: LightningModule) -> None:
+        self.attributes.begin(trainer, task)
 
     # what is best
 
@@ -109,16 +113,13 @@ class Keeper(Callback):
         sign = -1 if self.mode == "min" else 1
         if math.isnan(value) or (self.best and sign * value < sign * self.best["value"]):
             return
-        where = {"epoch": trainer.current_epoch, "step": trainer.global_step}
-        self.best = {"monitor": self.monitor, "value": value, **where}
+        self.best = {"monitor": self.monitor, "value": value, "epoch": trainer.current_epoch, "step": self.step}
         if self.objective in trainer.callback_metrics:
             self.best["objective"] = float(trainer.callback_metrics[self.objective])
-        if not self.write:
-            return
-        self.best["checkpoint"] = "checkpoints/best.ckpt"
-        if self.aligned:
+        self.best |= {"checkpoint": "checkpoints/best.ckpt"} if self.write else {}
+        if self.write and self.aligned:
             self.save(trainer, "best.ckpt")
-        elif trainer.is_global_zero:  # weights that no run can go on from
+        elif self.write and trainer.is_global_zero:  # weights that no run can go on from
             content = {"state_dict": self.weights, "leyden": self.entry(trainer)}
             trainer.strategy.checkpoint_io.save_checkpoint(content, self.folder / "best.ckpt")
 
@@ -133,6 +134,7 @@ class Keeper(Callback):
         self.reseed(trainer)  # for the loading of the next batch, too
 
     def on_train_batch_start(self, trainer: Trainer, task: LightningModule, batch: Any, batch_idx: int) -> None:
+        self.attributes.go_on(trainer, task)
         if batch_idx == 0:
             self.reseed(trainer)
         elif self.aligned and (self.stop.agreed(trainer) or self.due):
@@ -141,7 +143,6 @@ class Keeper(Callback):
     def on_validation_start(self, trainer: Trainer, task: LightningModule) -> None:
         self.before = set(trainer.callback_metrics)
         if trainer.state.fn == "fit" and not trainer.sanity_checking and self.aligned:
-            self.stop.agreed(trainer)
             self.pause(trainer, task)
 
     def on_validation_batch_end(self, trainer: Trainer, *_: Any) -> None:
@@ -156,9 +157,8 @@ class Keeper(Callback):
         if trainer.fit_loop.restarting:  # else a plateau schedule misses the first epoch after a resume
             trainer.fit_loop.on_iteration_done()
         if self.aligned and self.ended(trainer):
-            self.moment = moment.take(trainer, task, self.directory)  # on_train_end saves: nothing is done again then
+            self.moment = moment.take(trainer, task, self)  # on_train_end saves: nothing is done again then
         elif self.aligned:
-            self.stop.agreed(trainer)
             self.pause(trainer, task)
 
     def on_train_end(self, trainer: Trainer, task: LightningModule) -> None:
@@ -174,8 +174,9 @@ class Keeper(Callback):
 
     def pause(self, trainer: Trainer, task: LightningModule) -> None:
         """Write last.ckpt, once for each step; leave if a signal came."""
+        self.stop.agreed(trainer)
         if self.saved != self.step:
-            self.moment = moment.take(trainer, task, self.directory)
+            self.moment = moment.take(trainer, task, self)
             self.saved, self.due = self.step, False
             if self.write:
                 self.save(trainer, "last.ckpt")
@@ -219,7 +220,7 @@ class Keeper(Callback):
         self.stop.listen()
         if self.restored:
             self.changed = moment.stretched(trainer, task, self.restored, self.changed)
-            moment.restore(trainer, task, self.restored)
+            moment.restore(trainer, task, self.restored, self.attributes)
         if trainer.val_dataloaders is not None and not any(trainer.num_val_batches):
             trainer.limit_val_batches = 0  # else Lightning counts an empty validation as one that is due
         exact.fast_forward(trainer, self.seed)
@@ -240,8 +241,7 @@ class Keeper(Callback):
     def on_before_optimizer_step(self, trainer: Trainer, task: LightningModule, optimizer: Optimizer) -> None:
         self.guard.protect(trainer, optimizer)
 
-    def teardown(self, trainer: Trainer, task: LightningModule, stage: str) -> None:
+    def teardown(self, *_: Any, **__: Any) -> None:
         self.stop.release()
 
-    def on_exception(self, trainer: Trainer, task: LightningModule, exception: BaseException) -> None:
-        self.stop.release()
+    on_exception = teardown

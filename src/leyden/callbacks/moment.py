@@ -13,7 +13,8 @@ from lightning.pytorch.trainer.connectors.logger_connector.result import _Metada
 from torch import Tensor
 from torchmetrics import Metric
 
-from leyden import UserError, schedules
+from leyden import UserError, compiled, schedules
+from leyden.callbacks.attributes import Attributes
 
 log = logging.getLogger(__name__)
 EVENTS = "tensorboard/events.out.tfevents.*"  # files of a run that only grow
@@ -22,13 +23,20 @@ SAID = ("fx", "name", "prog_bar", "logger", "on_step", "on_epoch", "enable_graph
         "dataloader_idx", "metric_attribute")  # fmt: skip
 
 
-def take(trainer: Trainer, task: LightningModule, directory: Path) -> dict[str, Any]:
-    """What later hooks change: the callbacks, the running values of the epoch, the lengths of the loggers' files."""
+def take(trainer: Trainer, task: LightningModule, keeper: Any) -> dict[str, Any]:
+    """What later hooks change: the callbacks, the running values of the epoch, the lengths of the loggers' files.
+
+    The keeper is told why the run is not exact, where any rank has what no checkpoint can hold.
+    """
     states = {callback.state_key: callback.state_dict() for callback in trainer.callbacks}
+    changed, lost = keeper.attributes.changed(trainer, task)
+    running = gather(trainer, values(trainer, task) | {"attributes": changed, "lost": lost + compiled.limits})
+    new = [reason for one in running for reason in one.pop("lost") if reason not in keeper.changed]
+    keeper.changed = "; ".join(dict.fromkeys([keeper.changed] * bool(keeper.changed) + new))
     return {
         "callbacks": copy.deepcopy({key: state for key, state in states.items() if state}),
-        "running": gather(trainer, values(trainer, task)),
-        "files": lengths(trainer, directory),
+        "running": running,
+        "files": lengths(trainer, keeper.directory),
     }
 
 
@@ -47,7 +55,7 @@ def lengths(trainer: Trainer, directory: Path) -> dict[str, int]:
 
 
 def values(trainer: Trainer, task: LightningModule) -> dict[str, Any]:
-    """Of this rank: the sums of a task of ours, what any task has logged for its epoch, and its metrics."""
+    """Of this rank: what the task has logged for its epoch, and its metrics."""
     logged = {}
     for key, item in trainer.fit_loop.epoch_loop._results.items():
         if item.meta.on_epoch and not item.has_reset and item.meta.sync.group is None:
@@ -60,7 +68,7 @@ def values(trainer: Trainer, task: LightningModule) -> dict[str, Any]:
         for name, module in task.named_modules()
         if isinstance(module, Metric) and module.update_called
     }
-    return on_device({"sums": getattr(task, "sums", {}), "logged": logged, "metrics": metrics}, "cpu")
+    return on_device({"logged": logged, "metrics": metrics}, "cpu")
 
 
 def agree(trainer: Trainer, config: str) -> None:
@@ -78,14 +86,13 @@ def gather(trainer: Trainer, mine: Any) -> list[Any]:
     return found
 
 
-def restore(trainer: Trainer, task: LightningModule, entry: dict[str, Any]) -> None:
+def restore(trainer: Trainer, task: LightningModule, entry: dict[str, Any], attributes: Attributes) -> None:
     """Go on with the values of an entry `leyden` of a checkpoint; a rank that was not there then has none."""
     trainer.callback_metrics.update({name: torch.tensor(value) for name, value in entry["metrics"].items()})
     if trainer.global_rank >= len(entry["running"]):
         return
+    attributes.waiting = entry["running"][trainer.global_rank].pop("attributes", {})
     mine = on_device(entry["running"][trainer.global_rank], task.device)
-    if mine["sums"]:
-        task.sums = mine["sums"]
     for name, state in mine["metrics"].items():
         vars(task.get_submodule(name)).update(state | {"_update_count": 1})
     trainer._logger_connector._first_loop_iter = True  # at the first batch of a loop it would forget what was logged

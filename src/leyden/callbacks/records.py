@@ -77,13 +77,24 @@ class Records(Checkpoint):
         if trainer.is_global_zero:
             self.table = Table(self.directory / "metrics.csv", self.rows)
             loaders = CombinedLoader(trainer.train_dataloader).flattened
-            reasons = [*map(exact.why_not, loaders), self.keeper.changed]
-            lost = "; ".join(reason for reason in reasons if reason)
+            self.reasons = [reason for reason in map(exact.why_not, loaders) if reason]
             size = getattr(trainer.train_dataloader, "batch_size", None)
             batch = size and size * trainer.world_size * trainer.accumulate_grad_batches
-            self.tell(self.directory, exact=not lost, not_exact=lost or None, effective_batch=batch)
-            if lost:
-                log.warning("This run is not exact: %s.", lost)
+            self.tell(self.directory, exact=True, not_exact=None, effective_batch=batch)
+            self.said = ""
+            self.say_exact()
+
+    def say_exact(self) -> None:
+        """Say why the run is not exact, when something has turned out."""
+        lost = "; ".join([*self.reasons, *filter(None, [self.keeper.changed])])
+        if lost != self.said:
+            self.said = lost
+            self.tell(self.directory, exact=False, not_exact=lost)
+            log.warning("This run is not exact: %s.", lost)
+
+    def on_save_checkpoint(self, trainer: Trainer, task: LightningModule, checkpoint: dict[str, Any]) -> None:
+        if trainer.is_global_zero:
+            self.say_exact()
 
     def on_train_batch_end(self, trainer: Trainer, task: LightningModule, *_: Any) -> None:
         self.batches += 1

@@ -22,8 +22,10 @@ class Stop:
         self.handlers = {number: signal.signal(number, self.notice) for number in SIGNALS}
 
     def release(self) -> None:
+        """Give the signals back to who had them, unless Lightning has done so: its own handler keeps its Trainer."""
         for number, handler in self.handlers.items():
-            signal.signal(number, handler)
+            if signal.getsignal(number) == self.notice:
+                signal.signal(number, handler)
         self.handlers = {}
 
     def notice(self, number: int, frame: Any) -> None:

@@ -34,7 +34,7 @@ class Supervised(LightningModule):
         monitor: what a plateau scheduler watches
         l1: weight of the L1 norm of the decayed parameters
         gradient_penalty: weight of `steepness`, in training
-        compile: torch.compile the model in place
+        compile: torch.compile the model in place, for sequences of any length or for the sizes that come
 
     Raises:
         UserError: a gradient penalty of a compiled model.
@@ -66,11 +66,12 @@ class Supervised(LightningModule):
         self.samples = 0  # of the last evaluation
         if compile and gradient_penalty:
             raise UserError("torch.compile has no second gradients; set task.compile=false or task.gradient_penalty=0.")
-        if compile:
-            self.model.compile()
+        self.compiles = compile
 
     def forward(self, x: Any) -> Tensor:
         x = self.preprocess(x)
+        if self.compiles and self.model._compiled_call_impl is None:
+            self.model.compile(dynamic=not isinstance(x, Tensor))  # sequences have many lengths, the rest few sizes
         if not (self.gradient_penalty and self.training):
             return self.model(x)
         self.seen = (x if isinstance(x, Tensor) else x[0]).requires_grad_()  # of sequences the padded values

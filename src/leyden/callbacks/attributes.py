@@ -1,0 +1,185 @@
+"""Plain attributes of a task, of its parts and of callbacks of the user's own, which a checkpoint must hold, too."""
+
+import io
+import random
+import sys
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from lightning import LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.utilities.model_helpers import is_overridden
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+from torchmetrics import Metric, MetricCollection
+
+SCALARS = (bool, int, float, str, type(None))
+FACTORIES = {kind.__name__: kind for kind in (int, float, list, dict, set)}  # of a defaultdict
+KIND = "leyden.kind"  # key of a dict that stands for what weights_only does not load
+OWN = set(vars(LightningModule())) | {"_param_requires_grad_state", "_compiled_call_impl"}
+LIBRARIES = {"leyden", "torch", "torchvision", "torchmetrics", "lightning", "numpy", "omegaconf", "hydra", "functools"}
+LIBRARIES |= sys.stdlib_module_names
+GENERATORS = {  # a generator of the user's own -> its state
+    random.Random: lambda drawn: drawn.getstate(),
+    np.random.Generator: lambda drawn: str(drawn.bit_generator.state),
+    np.random.RandomState: lambda drawn: str(drawn.get_state()),
+    torch.Generator: lambda drawn: drawn.get_state().numpy().tobytes(),
+}
+
+
+class Attributes:
+    """What of the attributes has changed since the start of a fit.
+
+    Looked at when it begins, before anything has changed, and when a checkpoint is written; nothing is done at a step.
+    """
+
+    def __init__(self) -> None:
+        self.before: dict[tuple[str, str], Any] = {}
+        self.waiting: dict[str, dict[str, Any]] | None = {}  # of the checkpoint that a run goes on from; None: put back
+        self.lost: list[str] = []  # what could not be put back
+
+    def begin(self, trainer: Trainer, task: LightningModule) -> None:
+        """Note what is plain."""
+        found = everything(trainer, task)
+        self.before = {key: mark(value, plain) for key, (value, plain) in found.items() if plain}
+
+    def go_on(self, trainer: Trainer, task: LightningModule) -> None:
+        """Once, after all hooks of a start: put back what a checkpoint held, and note what is no data."""
+        if self.waiting is None:
+            return
+        waiting, self.waiting, places = self.waiting, None, dict(holders(trainer, task))
+        for place, values in waiting.items():
+            for name, value in values.items() if place in places else ():
+                setattr(places[place], name, decode(value, task.device))
+        self.lost = [f"{place} is in the checkpoint, and is not there any more" for place in waiting.keys() - places]
+        found = everything(trainer, task)
+        self.before |= {key: mark(value, plain) for key, (value, plain) in found.items() if not plain}
+
+    def changed(self, trainer: Trainer, task: LightningModule) -> tuple[dict[str, dict[str, Any]], list[str]]:
+        """What has changed: the values, by owner and name, and a sentence on each that is no plain data."""
+        self.go_on(trainer, task)
+        values: dict[str, dict[str, Any]] = {}
+        lost = list(self.lost)
+        for (place, name), (value, plain) in everything(trainer, task).items():
+            if (place, name) in self.before and same(self.before[place, name], mark(value, plain)):
+                continue
+            if plain:
+                values.setdefault(place, {})[name] = value
+            else:
+                what = f"{place}.{name} ({type(value).__name__})"
+                lost.append(f"{what} changes in training, and is no plain data that a checkpoint could hold")
+        return values, lost
+
+
+def everything(trainer: Trainer, task: LightningModule) -> dict[tuple[str, str], tuple[Any, bool]]:
+    """Each attribute by owner and name: as a checkpoint would hold it and True, or as it is and False."""
+    found = {}
+    for place, holder in holders(trainer, task):
+        buffers = holder._buffers if isinstance(holder, nn.Module) else {}  # those that no state_dict holds
+        unsaved = {name: buffers[name] for name in getattr(holder, "_non_persistent_buffers_set", ())}
+        for name, value in (vars(holder) | unsaved).items():
+            if name in OWN or isinstance(value, nn.Module):
+                continue
+            try:
+                found[place, name] = encode(value), True
+            except TypeError:
+                found[place, name] = value, False
+    return found
+
+
+def holders(trainer: Trainer, task: LightningModule) -> Iterator[tuple[str, Any]]:
+    """The task, modules and callbacks of the user's own, and objects of own classes that they keep, under a name."""
+    own = [callback for callback in trainer.callbacks if users(callback) and not is_overridden("state_dict", callback)]
+    metrics = {part for module in task.modules() if isinstance(module, Metric | MetricCollection)
+               for part in module.modules()}  # fmt: skip
+    left, count = [("task", task)], Counter[str]()
+    for callback in own:  # several of one class by their order
+        name = type(callback).__name__
+        left.append((f"{name}{count[name] or ''}", callback))
+        count[name] += 1
+    left += [(f"task.{name}", part) for name, part in task.named_modules() if users(part) and part is not task]
+    seen = {id(part) for part in metrics}
+    while left:
+        place, holder = left.pop(0)
+        if id(holder) in seen:
+            continue
+        seen.add(id(holder))
+        yield place, holder
+        more = {} if isinstance(holder, nn.Module) and not users(holder) else vars(holder)
+        left += [(f"{place}.{name}", value) for name, value in more.items() if name not in OWN and keeper_of(value)]
+
+
+def users(value: Any) -> bool:
+    """Whether an object's class is the user's own."""
+    return type(value).__module__.split(".")[0] not in LIBRARIES
+
+
+def keeper_of(value: Any) -> bool:
+    """Whether an object of the user's own has attributes to look at: an average, a counter."""
+    kinds = (nn.Module, type, Dataset, DataLoader, LightningDataModule, Trainer)
+    return users(value) and hasattr(value, "__dict__") and not isinstance(value, kinds) and not callable(value)
+
+
+def mark(value: Any, plain: bool) -> Any:
+    """What tells a value from a later one: itself or its bytes; of what is no data its state or its parts."""
+    if plain and type(value) in SCALARS:
+        return value
+    if plain:
+        torch.save(value, buffer := io.BytesIO())
+        return buffer.getvalue()
+    for kind, state in GENERATORS.items():
+        if isinstance(value, kind):
+            return state(value)
+    if isinstance(value, list | tuple | set | deque | dict):
+        return list(value.values() if isinstance(value, dict) else value)
+    return type(value) if keeper_of(value) else [value]
+
+
+def same(one: Any, other: Any) -> bool:
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
+    return type(one) is type(other) and one == other
+
+
+def encode(value: Any) -> Any:
+    """A copy as plain data, tensors on the CPU. Raises TypeError for what is none."""
+    kind = type(value)
+    if kind in SCALARS:
+        return value
+    if isinstance(value, Tensor) and kind in (Tensor, nn.Parameter):
+        copy = value.detach().to("cpu", copy=True)
+        return copy if value.device.type == "cpu" else {KIND: "tensor", "data": copy}
+    if kind in (list, tuple, set):
+        return kind(map(encode, value))
+    if kind in (dict, OrderedDict, Counter):
+        return kind({encode(key): encode(child) for key, child in value.items()})
+    if kind is deque:
+        return {KIND: "deque", "data": encode(list(value)), "maxlen": value.maxlen}
+    if kind is defaultdict and getattr(value.default_factory, "__name__", "") in FACTORIES:
+        return {KIND: "defaultdict", "data": encode(dict(value)), "factory": value.default_factory.__name__}
+    if isinstance(value, np.ndarray | np.generic):
+        return {KIND: "numpy", "data": torch.from_numpy(np.array(value))}
+    raise TypeError(kind)
+
+
+def decode(value: Any, device: torch.device) -> Any:
+    """The way back from `encode`, with what was on a device on this one."""
+    kind = type(value)
+    if kind in (list, tuple, set):
+        return kind(decode(child, device) for child in value)
+    if kind is Tensor:
+        return value.clone()
+    if kind not in (dict, OrderedDict, Counter):
+        return value
+    what, data = value.get(KIND), value.get("data")
+    if what == "tensor":
+        return data.to(device)
+    if what == "deque":
+        return deque(decode(data, device), value["maxlen"])
+    if what == "defaultdict":
+        return defaultdict(FACTORIES[value["factory"]], decode(data, device))
+    if what == "numpy":
+        return data.numpy().copy()[()]
+    return kind({decode(key, device): decode(child, device) for key, child in value.items()})

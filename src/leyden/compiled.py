@@ -1,0 +1,50 @@
+"""torch.compile as a function of the run alone: not of what the process has seen before."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+import torch._inductor.config
+import torch.fx.experimental._config as shapes
+from torch._dynamo import config
+
+limits: list[str] = []  # what met the limit of recompilations in this job
+
+
+class Listener(logging.Handler):
+    """Notes when torch gives up compiling a function again, which it tells nobody but its log."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "hit config" in str(record.msg):
+            name = next((str(part) for part in record.args or () if "(" in str(part)), "a function")
+            limits.append(f"torch.compile met its limit of recompilations in {name}, and what it does then depends on "
+                          "the order of the sizes that it has seen; type task.compile=false")  # fmt: skip
+
+
+@contextmanager
+def by_the_run_alone() -> Iterator[None]:
+    """Compile for sizes as the call of torch.compile says, static or dynamic, with nothing left of an earlier job.
+
+    By itself torch makes a size dynamic when it has seen two of it, also in an earlier process (its profiles on disk),
+    and lets two sizes that are equal at first be one.
+    """
+    torch.compiler.reset()
+    limits.clear()
+    listener, logger = Listener(), logging.getLogger("torch._dynamo.convert_frame")
+    logger.addHandler(listener)
+    before, equal = config.get_config_copy(), shapes.use_duck_shape
+    config.automatic_dynamic_shapes = config.automatic_dynamic_local_pgo = shapes.use_duck_shape = False
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if getattr(config, name) != value:  # to set the deprecated ones warns
+                setattr(config, name, value)
+        shapes.use_duck_shape = equal
+        logger.removeHandler(listener)
+
+
+def by_no_stopwatch() -> None:
+    """Let no measurement choose between kernels that differ in their bits; a Trainer sets this back when it is made."""
+    torch._inductor.config.deterministic = True

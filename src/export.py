@@ -15,7 +15,7 @@ log = logging.getLogger("leyden.export")
 
 def export(cfg: DictConfig) -> str:
     """One file with raw input and meaning out; returns its path."""
-    from leyden import build, checkpoints, process, ranks, record, trust
+    from leyden import build, checkpoints, process, ranks, record, same_data, trust
     from leyden.deploy import examples, formats, output, verify
 
     if ranks.outside() or ranks.count(cfg.trainer) > 1:
@@ -38,6 +38,7 @@ def export(cfg: DictConfig) -> str:
         task.float().eval()
         tree: Any = OmegaConf.to_container(cfg, resolve=True)
         shown = examples.of(task, lambda: build.data(cfg), tree["facts"] or {}, tree["data"])
+        same_data.check(cfg, getattr(shown, "datamodule", None))
         shown.card |= origin(cfg)
         cases = shown.cases()
 

@@ -35,6 +35,7 @@ ALLOWED = {
     "deploy": {"leyden.deploy", "leyden.data", "leyden.tasks", "torch", "torchvision", "lightning"},
     "exact.py": {"torch"},
     "checkpoints.py": {"torch", "lightning"},
+    "same_data.py": {"leyden.data", "leyden.runs", "omegaconf"},
     "schedules.py": set(),
     "timing.py": {"leyden.data", "leyden.tasks", "torch", "lightning"},
     "life.py": set(),

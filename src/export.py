@@ -60,7 +60,6 @@ def export(cfg: DictConfig) -> str:
         if cfg.benchmark:
             report["milliseconds"] = verify.speed(target, shown.raw, shown.graph())
             log.info("%s", verify.times(cfg.format, report["milliseconds"]))
-
         store(cfg, target, report, shown.card)
         log.info("%s", target)
         return str(target)

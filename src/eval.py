@@ -13,7 +13,7 @@ log = logging.getLogger("leyden.eval")
 
 def evaluate(cfg: DictConfig) -> dict[str, float]:
     """The metrics of a run's checkpoint on one split, printed and stored."""
-    from leyden import build, process, record, runs, trust
+    from leyden import build, process, record, runs, same_data, trust
 
     with process.restored(), record.recording(cfg) as run:
         if cfg.split not in ("train", "val", "test"):
@@ -21,6 +21,7 @@ def evaluate(cfg: DictConfig) -> dict[str, float]:
         process.switches(cfg)
         trust.check_targets(cfg)
         datamodule, task = build.data(cfg), build.task(cfg)
+        same_data.check(cfg, datamodule, cfg.split)
         datamodule.tested = cfg.split
         trainer = build.trainer(cfg, [])
         run.begin(**build.summary(task, trainer, datamodule))

@@ -15,7 +15,7 @@ log = logging.getLogger("leyden.export")
 
 def export(cfg: DictConfig) -> str:
     """One file with raw input and meaning out; returns its path."""
-    from leyden import build, checkpoints, process, ranks, record, trust
+    from leyden import build, checkpoints, process, ranks, record, same_data, trust
     from leyden.deploy import examples, formats, output, verify
 
     if ranks.outside() or ranks.count(cfg.trainer) > 1:
@@ -38,6 +38,7 @@ def export(cfg: DictConfig) -> str:
         task.float().eval()
         tree: Any = OmegaConf.to_container(cfg, resolve=True)
         shown = examples.of(task, lambda: build.data(cfg), tree["facts"] or {}, tree["data"])
+        same_data.check(cfg, getattr(shown, "datamodule", None))
         shown.card |= origin(cfg)
         cases = shown.cases()
 
@@ -59,7 +60,6 @@ def export(cfg: DictConfig) -> str:
         if cfg.benchmark:
             report["milliseconds"] = verify.speed(target, shown.raw, shown.graph())
             log.info("%s", verify.times(cfg.format, report["milliseconds"]))
-
         store(cfg, target, report, shown.card)
         log.info("%s", target)
         return str(target)

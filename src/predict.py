@@ -101,7 +101,7 @@ def of_run(cfg: DictConfig, trainer: Any) -> tuple[Any, Any]:
     """The model of a run's checkpoint, and the loader of inputs or of the run's own data."""
     from lightning.pytorch.utilities.model_helpers import is_overridden
 
-    from leyden import build, checkpoints
+    from leyden import build, checkpoints, same_data
     from leyden.deploy import card as cards
     from leyden.deploy.graph import KINDS
     from leyden.deploy.predictor import Predictor, of_split
@@ -119,12 +119,15 @@ def of_run(cfg: DictConfig, trainer: Any) -> tuple[Any, Any]:
             raise UserError(f"{name} is a task of your own, of which only its data knows the batches; type split=test.")
         if trainer.world_size > 1:
             raise UserError(f"The rows of {name} would be out of order on several devices; type trainer.devices=1.")
-        return task, of_split(build.data(cfg), cfg.split)
+        datamodule = build.data(cfg)
+        same_data.check(cfg, datamodule, cfg.split)
+        return task, of_split(datamodule, cfg.split)
     tree: Any = OmegaConf.to_container(cfg, resolve=True)
     card = cards.make(tree["facts"] or {}, tree["data"], task.meaning)
     graph = KINDS[card["kind"]](task)
     transforms = [build.make(node, "data.eval_transforms") for node in cfg.data.get("eval_transforms") or []]
     data = build.data(cfg) if cfg.split else None
+    same_data.check(cfg, data, cfg.split)
     return Predictor(graph, card, cfg.top_k, cfg.all_probs), loader(cfg, trainer, card, transforms, data)
 
 

@@ -38,6 +38,7 @@ ALLOWED = {
     "checkpoints.py": {"leyden.plain_data", "torch", "lightning"},
     "plain_data.py": {"torch", "omegaconf"},
     "run_log.py": set(),
+    "same_data.py": {"leyden.data", "leyden.runs", "omegaconf"},
     "schedules.py": set(),
     "timing.py": {"leyden.data", "leyden.tasks", "torch", "lightning"},
     "life.py": set(),

@@ -22,7 +22,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from torchvision.transforms import v2
 
-from leyden import UserError, checkpoints, compiled, exact, failures, loggers, runs, study, trust
+from leyden import UserError, checkpoints, compiled, exact, failures, loggers, runs, same_data, study, trust
 from leyden.callbacks.keeper import Keeper
 from leyden.callbacks.mistakes import Mistakes
 from leyden.callbacks.records import Records
@@ -62,11 +62,13 @@ def make(node: DictConfig | dict, where: str, **keywords: Any) -> Any:
 
 
 def data(cfg: DictConfig) -> LightningDataModule:
-    """The datamodule, with its files looked for from the project."""
+    """The datamodule, with its files looked for from the project; what it draws comes from the seed of the run."""
     tree = cfg.copy()
     tree.data_dir = str(runs.in_project(cfg.data_dir))
-    made = make(tree.data, f"data ({cfg.data.get('_target_')})")
-    return made if isinstance(made, DataModule) else exact.once(made, pl_worker_init_function)
+    tree.seed = same_data.seed(cfg)
+    with exact.isolated(tree.seed):
+        made = make(tree.data, f"data ({cfg.data.get('_target_')})")
+    return made if isinstance(made, DataModule) else exact.once(made, pl_worker_init_function, tree.seed)
 
 
 def facts(cfg: DictConfig, datamodule: LightningDataModule) -> None:
@@ -113,14 +115,16 @@ def parts(cfg: DictConfig) -> tuple[LightningDataModule, LightningModule]:
     """The datamodule with its facts in cfg, and the task, of a new run or of one that is there already.
 
     Raises:
-        UserError: a config that was stored wants what may not be built.
+        UserError: a config that was stored wants what may not be built, or its data has changed.
     """
     if cfg.resume or cfg.rerun:
         trust.check_targets(cfg)
     if cfg.rerun:
         cfg.facts = None  # as the data says now
     datamodule = data(cfg)
-    facts(cfg, datamodule)
+    changed = same_data.check(cfg, datamodule)
+    if not (changed and cfg.resume):  # the model keeps the facts that it began with
+        facts(cfg, datamodule)
     return datamodule, task(cfg)
 
 

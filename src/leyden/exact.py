@@ -55,6 +55,22 @@ def reseed(*counters: int) -> None:
     np.random.seed(seed & 0xFFFFFFFF)
 
 
+@contextmanager
+def isolated(*counters: int) -> Iterator[None]:
+    """Draw from the counters inside, with torch, numpy or random, and leave all their generators as they were."""
+    states = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    of_cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    reseed(*counters)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(states[0])
+        np.random.set_state(states[1])
+        random.setstate(states[2])
+        if of_cuda:
+            torch.cuda.set_rng_state_all(of_cuda)
+
+
 # orders of an epoch: int64 indices
 
 
@@ -113,11 +129,11 @@ def deaf(worker: int, then: Callable[[int], None]) -> None:
     then(worker)
 
 
-def once(datamodule: Any, begin: Callable[[int], None]) -> Any:
+def once(datamodule: Any, begin: Callable[[int], None], seed: int = 0) -> Any:
     """Let the evaluations of a datamodule of any kind count each sample once under DDP, and its workers be deaf.
 
     Lightning would fill up the ranks' shares with samples that were there already. `begin`: what a worker begins with
-    where its loader does not say.
+    where its loader does not say. `seed`: what each hook that may cut splits begins with, so that all cut the same.
     """
 
     def unheard(loader: Any) -> Any:
@@ -126,28 +142,39 @@ def once(datamodule: Any, begin: Callable[[int], None]) -> Any:
         return loader
 
     def split(loader: Any) -> Any:
-        trainer = datamodule.trainer
+        trainer = getattr(datamodule, "trainer", None)  # none where it is used by itself
         plain = type(loader) is DataLoader and type(loader.sampler) is SequentialSampler and loader.batch_size
-        if not plain or trainer.world_size == 1 or len(loader.dataset) < trainer.world_size:
+        if not plain or not trainer or trainer.world_size == 1 or len(loader.dataset) < trainer.world_size:
             return loader
         order = Order(len(loader.dataset), trainer.global_rank, trainer.world_size)
         return DataLoader(loader.dataset, sampler=order, **{name: getattr(loader, name) for name in COPIED})
 
-    def wrapped(method: Callable[[], Any], *steps: Callable[[Any], Any]) -> Callable[[], Any]:
+    def wrapped(name: str, *steps: Callable[[Any], Any]) -> Callable[..., Any]:
+        method = getattr(datamodule, name)
+
         @wraps(method)
-        def loaders() -> Any:
-            found = method()
+        def seeded_hook(*arguments: Any, **keywords: Any) -> Any:
+            epoch = loading_epoch(datamodule) if name == "train_dataloader" else 0
+            with isolated(seed, epoch) if epoch else isolated(seed):
+                found = method(*arguments, **keywords)
             for step in steps:
                 found = tree_map(step, found)
             return found
 
-        return loaders
+        return seeded_hook
 
-    for name in ("val_dataloader", "test_dataloader", "predict_dataloader"):
-        setattr(datamodule, name, wrapped(getattr(datamodule, name), split, unheard))
-    if hasattr(datamodule, "train_dataloader"):
-        datamodule.train_dataloader = wrapped(datamodule.train_dataloader, unheard)
+    hooks = dict.fromkeys(("val_dataloader", "test_dataloader", "predict_dataloader"), (split, unheard))
+    for name, steps in (hooks | {"train_dataloader": (unheard,), "setup": (), "prepare_data": ()}).items():
+        if hasattr(datamodule, name):
+            setattr(datamodule, name, wrapped(name, *steps))
     return datamodule
+
+
+def loading_epoch(datamodule: Any) -> int:
+    """The epoch that training loaders are made for, where they are made anew: they may draw other samples then."""
+    trainer = getattr(datamodule, "trainer", None)
+    every = trainer.reload_dataloaders_every_n_epochs if trainer else 0
+    return trainer.current_epoch // every * every if every else 0
 
 
 def why_not(loader: Any) -> str | None:

@@ -60,7 +60,7 @@ def again(line: overrides.Line, directory: Path, allowed: tuple[str, ...] | None
 
 def to_rerun(line: overrides.Line, directory: Path) -> DictConfig:
     """The tree for a new run that repeats an old one."""
-    fresh = OmegaConf.create({"name": None, "rerun": str(directory), "log_dir": "logs"})
+    fresh = OmegaConf.create({"name": None, "rerun": str(directory), "log_dir": "logs", "exact": True})
     tree = again(line, directory)
     missing = dict.fromkeys(key for key in ("resume", "init_from") if key not in tree)
     parts = [tree.items_ex(resolve=False), missing.items(), fresh.items_ex(resolve=False)]

@@ -91,10 +91,13 @@ class DataModule(LightningDataModule):
         for split, samples in splits.items():
             if isinstance(samples, Tensors):
                 samples.transforms, samples.seed = self.transforms[split], self.seed
+        sizes = {split: len(samples) for split, samples in splits.items()}
+        self.notes |= {"split_sizes": sizes, "cut_splits": list(cut) if len(cut) > 1 else []}
         return splits
 
     def samples(self, split: str) -> Tensors | Sequences | None:
-        pair = self.read(split)
+        with exact.isolated(self.seed):  # what `read` draws is the same for each split and in each command
+            pair = self.read(split)
         if pair is None:
             return None
         x, y = pair

@@ -13,13 +13,12 @@ log = logging.getLogger("leyden.eval")
 
 def evaluate(cfg: DictConfig) -> dict[str, float]:
     """The metrics of a run's checkpoint on one split, printed and stored."""
-    from leyden import build, process, record, runs, same_data, trust
+    from leyden import build, process, record, runs, same_data
 
     with process.restored(), record.recording(cfg) as run:
         if cfg.split not in ("train", "val", "test"):
             raise UserError(f"split={cfg.split} is none; choose train, val or test.")
         process.switches(cfg)
-        trust.check_targets(cfg)
         datamodule, task = build.data(cfg), build.task(cfg)
         same_data.check(cfg, datamodule, cfg.split)
         datamodule.tested = cfg.split

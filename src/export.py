@@ -15,7 +15,7 @@ log = logging.getLogger("leyden.export")
 
 def export(cfg: DictConfig) -> str:
     """One file with raw input and meaning out; returns its path."""
-    from leyden import build, checkpoints, process, ranks, record, same_data, trust
+    from leyden import build, checkpoints, process, ranks, record, same_data
     from leyden.deploy import examples, formats, output, verify
 
     if ranks.outside() or ranks.count(cfg.trainer) > 1:
@@ -32,7 +32,6 @@ def export(cfg: DictConfig) -> str:
 
         # build the checkpoint's task, and have it tell what comes out for real samples
         process.switches(cfg)
-        trust.check_targets(cfg)
         task = build.task(cfg)
         checkpoints.load(task, Path(cfg.run))
         task.float().eval()

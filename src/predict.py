@@ -16,7 +16,7 @@ log = logging.getLogger("leyden.predict")
 
 def predict(cfg: DictConfig) -> int:
     """The rows of all inputs, in their order, in a file or on the screen; returns how many there are."""
-    from leyden import build, process, record, trust
+    from leyden import build, process, record
     from leyden.deploy import output, rows
 
     with process.restored(), record.recording(cfg), rows.Spool(cfg.run_dir) as spool:
@@ -29,7 +29,6 @@ def predict(cfg: DictConfig) -> int:
         if isinstance(cfg.get("model"), str):
             model, data = of_file(cfg, trainer)
         else:
-            trust.check_targets(cfg)
             model, data = of_run(cfg, trainer)
 
         # each rank keeps its rows; the first one puts them in order
@@ -125,7 +124,7 @@ def of_run(cfg: DictConfig, trainer: Any) -> tuple[Any, Any]:
     tree: Any = OmegaConf.to_container(cfg, resolve=True)
     card = cards.make(tree["facts"] or {}, tree["data"], task.meaning)
     graph = KINDS[card["kind"]](task)
-    transforms = [build.make(node, "data.eval_transforms") for node in cfg.data.get("eval_transforms") or []]
+    transforms = [build.make(cfg, "data.eval_transforms", node) for node in cfg.data.get("eval_transforms") or []]
     data = build.data(cfg) if cfg.split else None
     same_data.check(cfg, data, cfg.split)
     return Predictor(graph, card, cfg.top_k, cfg.all_probs), loader(cfg, trainer, card, transforms, data)

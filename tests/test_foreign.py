@@ -129,9 +129,9 @@ def test_a_package_is_found_by_its_path(command):
 
 
 def test_a_package_that_is_not_there(train):
-    stored = OmegaConf.create({"task": {"_target_": "nowhere.Net"}, "trusted": ["nowhere"]})
+    stored = OmegaConf.create({"task": {"_target_": "nowhere.Net"}, "trusted": ["nowhere"], "resume": "run"})
     with pytest.raises(UserError, match=r"^The stored config wants nowhere\.Net, .*'nowhere'.*PYTHONPATH\.$"):
-        trust.check_targets(stored)
+        trust.checked(stored, stored.task)
     with pytest.raises(UserError, match=r"^task \(nowhere\.Net\) cannot be built: .*'nowhere'"):
         train("gan", "task._target_=nowhere.Net")
 

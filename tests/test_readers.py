@@ -24,5 +24,7 @@ def test_groups_come_from_the_run():
 
 
 def test_a_path_is_no_interpolation():
-    tree = OmegaConf.create({"input": literal("${a} {b} $c")})
-    assert tree.input == "${a} {b} $c"
+    for text in ("${a} {b} $c", "\\${a}", "\\\\${a}\\", "$${a}", "${${a}", "'${a}\""):
+        tree = OmegaConf.create({"input": literal(text), "again": "${input}", "list": literal([{"x": text}])})
+        assert tree.input == tree.again == tree["list"][0].x == text
+        assert OmegaConf.create(OmegaConf.to_yaml(tree)).input == text

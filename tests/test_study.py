@@ -15,7 +15,7 @@ def test_a_run_that_falls_behind_is_hopeless(tmp_path):
     study.runs.write_json(tmp_path / "s" / "study.json", said)
     for number in list(found.propose(3)):
         (tmp_path / "s" / str(number)).mkdir()
-        judge = study.judge(tmp_path / "s" / str(number))
+        judge = study.judge(tmp_path / "s" / str(number), dict)
         told = [judge(value, epochs) for epochs, value in enumerate([0.5, 0.6] if number < 2 else [0.5, 0.1], 1)]
         assert told == [False, number == 2]
         assert judge(0.9, 2) is (number == 2)  # a validation that is done again after a stop counts once
@@ -27,9 +27,9 @@ def test_a_run_that_falls_behind_is_hopeless(tmp_path):
 
 def test_a_run_that_no_search_has_started_asks_nothing(tmp_path):
     (tmp_path / "3").mkdir()
-    assert study.judge(tmp_path / "3") is None
+    assert study.judge(tmp_path / "3", dict) is None
     started(tmp_path / "s", 1)
-    assert study.judge(tmp_path / "s" / "name") is None
+    assert study.judge(tmp_path / "s" / "name", dict) is None
 
 
 def test_a_missing_package_is_a_sentence(monkeypatch):

@@ -29,6 +29,7 @@ from leyden.callbacks.records import Records
 from leyden.checkpoints import AtomicIO
 from leyden.data.datamodule import DataModule
 from leyden.ops import kernels
+from leyden.readers import literal
 
 # What constructors raise for arguments that they do not take; of Hydra itself where it refuses a target.
 USERS = (
@@ -37,14 +38,18 @@ USERS = (
 log = logging.getLogger(__name__)
 
 
-def make(node: DictConfig | dict, where: str, **keywords: Any) -> Any:
-    """Instantiate one part of the config.
+def make(cfg: DictConfig, key: str, node: Any, **keywords: Any) -> Any:
+    """Instantiate a node of the config, which is called `key`; its texts stay as they are.
 
     Raises:
-        UserError: a key that its constructor does not take, a value that is not there, or what it says itself.
+        UserError: a key that its constructor does not take, a value that is not there, what it says itself, or a target
+            that may not be built.
     """
     try:
-        return instantiate(node, **keywords, _convert_="all")
+        plain = trust.checked(cfg, node)
+        if isinstance(plain, dict):
+            plain = {"_convert_": "all"} | plain
+        return instantiate(OmegaConf.create({key: plain})[key], **keywords)
     except (InstantiationException, OmegaConfBaseException) as error:
         cause = error.__cause__ or error
         if isinstance(cause, UserError):
@@ -52,12 +57,14 @@ def make(node: DictConfig | dict, where: str, **keywords: Any) -> Any:
         if isinstance(cause, MissingMandatoryValue):
             raise UserError(f"{cause.full_key} is needed; type {cause.full_key}=<value>.") from error
         lines = [line for line in str(error).splitlines() if line.strip()]
-        if isinstance(cause, ModuleNotFoundError) and where.startswith("logger."):
-            raise UserError(loggers.missing(where)) from error
+        if isinstance(cause, ModuleNotFoundError) and key.startswith("logger."):
+            raise UserError(loggers.missing(key)) from error
         if isinstance(cause, USERS):
             what = " ".join(str(cause).split()) or lines[0]
             part = re.search(r"^full_key: (\S+)", str(error), re.M)
-            raise UserError(f"{part[1] if part else where} cannot be built: {what.rstrip('.')}.") from error
+            name = part[1] if part else key
+            target = f" ({node.get('_target_')})" if name in ("data", "task") else ""
+            raise UserError(f"{name}{target} cannot be built: {what.rstrip('.')}.") from error
         raise
 
 
@@ -67,7 +74,7 @@ def data(cfg: DictConfig) -> LightningDataModule:
     tree.data_dir = str(runs.in_project(cfg.data_dir))
     tree.seed = same_data.seed(cfg)
     with exact.isolated(tree.seed):
-        made = make(tree.data, f"data ({cfg.data.get('_target_')})")
+        made = make(tree, "data", tree.data)
     return made if isinstance(made, DataModule) else exact.once(made, pl_worker_init_function, tree.seed)
 
 
@@ -76,7 +83,7 @@ def facts(cfg: DictConfig, datamodule: LightningDataModule) -> None:
 
     Raises:
         UserError: facts that the config gives are not those of the data, or those of the data are no plain values;
-            the data is normalised in the workers, and would be again on the device.
+            the data is normalised in the workers, and would be again on the device; a part of them names a target.
     """
     steps = datamodule.transforms.values() if isinstance(datamodule, DataModule) else []
     standardizes = str(OmegaConf.select(cfg, "task.preprocess._target_")).endswith(".Standardize")
@@ -89,11 +96,13 @@ def facts(cfg: DictConfig, datamodule: LightningDataModule) -> None:
     if not isinstance(cfg.facts, DictConfig | None):
         raise UserError(f"facts={cfg.facts!r} are no facts; leave facts out.")
     for name, value in (cfg.facts or {}).items():
-        given = OmegaConf.to_container(value) if isinstance(value, DictConfig | ListConfig) else value
+        given = OmegaConf.to_container(value, resolve=True) if isinstance(value, DictConfig | ListConfig) else value
         if name not in found or found[name] != given:
             raise UserError(f"facts.{name!s} is {given}, but the data says {found.get(name)}; leave facts out.")
+    if any("_target_" in part for part in trust.parts(found)):
+        raise UserError("The facts of the data must have no key '_target_', which builds something; rename it.")
     try:
-        cfg.facts = found
+        cfg.facts = literal(found)
     except OmegaConfBaseException as error:
         raise UserError(f"{error.full_key} of the data must be plain lists, texts and numbers: {error.msg}.") from error
 
@@ -104,11 +113,11 @@ def task(cfg: DictConfig) -> LightningModule:
     Raises:
         UserError: it does not fit the data, as its own `check_facts` says before anything is built for it.
     """
-    where = f"task ({cfg.task.get('_target_')})"
-    check = getattr(make({"_target_": cfg.task.get("_target_"), "_partial_": True}, where).func, "check_facts", None)
-    if check:
+    written: Any = OmegaConf.to_container(cfg.task, resolve=False)
+    kind = make(cfg, "task", {"_target_": written.get("_target_"), "_partial_": True}).func
+    if check := getattr(kind, "check_facts", None):
         check(cfg.facts or {})
-    return make(cfg.copy().task, where)  # Hydra resolves in place what a node points to
+    return make(cfg, "task", cfg.task)
 
 
 def parts(cfg: DictConfig) -> tuple[LightningDataModule, LightningModule]:
@@ -117,8 +126,6 @@ def parts(cfg: DictConfig) -> tuple[LightningDataModule, LightningModule]:
     Raises:
         UserError: a config that was stored wants what may not be built, or its data has changed.
     """
-    if cfg.resume or cfg.rerun:
-        trust.check_targets(cfg)
     if cfg.rerun:
         cfg.facts = None  # as the data says now
     datamodule = data(cfg)
@@ -138,10 +145,10 @@ def watchers(cfg: DictConfig) -> list[Callback]:
     if mode not in ("min", "max"):
         why = f"; got {mode}" if mode else f", as {monitor} does not say which is better"
         raise UserError(f"checkpoint.mode must be min or max{why}; type checkpoint.mode=min or checkpoint.mode=max.")
-    chosen = [make(node, f"callbacks.{name}") for name, node in group(cfg, "callbacks")]
+    chosen = [make(cfg, f"callbacks.{name}", node) for name, node in group(cfg, "callbacks")]
     tree = OmegaConf.to_yaml(cfg)
     settings = {"write": cfg.trainer.enable_checkpointing, "seed": cfg.seed, "exact": cfg.exact, "config": tree}
-    settings["judge"] = study.judge(Path(cfg.run_dir))
+    settings["judge"] = study.judge(Path(cfg.run_dir), partial(trust.checked, cfg))
     keeper = Keeper(cfg.run_dir, objective=cfg.objective, **settings, **cfg.checkpoint)
     return [keeper, *chosen, Mistakes(), Records(cfg.run_dir, keeper, runs.write_json, runs.update)]
 
@@ -153,17 +160,18 @@ def trainer(cfg: DictConfig, callbacks: list[Callback]) -> Trainer:
         UserError: a combination that Lightning refuses.
     """
     bar = cfg.trainer.enable_progress_bar and sys.stdout.isatty()
-    strategy = cfg.trainer.strategy
-    if strategy == "ddp":
+    ours: dict[str, Any] = {}
+    if cfg.trainer.strategy == "ddp":
         timeout = timedelta(seconds=cfg.get("timeout") or 600)
-        strategy = DDPStrategy(timeout=timeout, gradient_as_bucket_view=True)
+        ours["strategy"] = DDPStrategy(timeout=timeout, gradient_as_bucket_view=True)
     built = make(
-        cfg.trainer,
+        cfg,
         "trainer",
-        strategy=strategy,
+        cfg.trainer,
+        **ours,
         callbacks=callbacks + [RichProgressBar(refresh_rate=20)] * bar,
-        logger=[make(node, f"logger.{name}") for name, node in group(cfg, "logger")],
-        profiler=make(cfg.profiler, "profiler") if cfg.get("profiler") else None,
+        logger=[make(cfg, f"logger.{name}", node) for name, node in group(cfg, "logger")],
+        profiler=make(cfg, "profiler", cfg.profiler) if cfg.get("profiler") else None,
         plugins=[AtomicIO(partial(runs.update, Path(cfg.run_dir)))],
         default_root_dir=cfg.run_dir,
         enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),

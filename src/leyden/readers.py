@@ -1,5 +1,6 @@
 """The tree of a command that starts from a run, or from a file that was exported."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -59,9 +60,13 @@ def owned(line: overrides.Line) -> DictConfig:
     return own
 
 
-def literal(text: str) -> str:
-    """A text as a value that OmegaConf leaves as it is."""
-    return text.replace("${", "\\${")
+def literal(value: Any) -> Any:
+    """A text, or each one in dicts and lists, as OmegaConf leaves it as it is."""
+    if type(value) in (list, tuple):
+        return [literal(part) for part in value]
+    if isinstance(value, dict):
+        return {name: literal(part) for name, part in value.items()}
+    return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
 
 
 def logs(line: overrides.Line) -> Path:

@@ -117,6 +117,8 @@ def stored(directory: Path) -> DictConfig:
         raise UserError(f"{directory / 'config.yaml'} cannot be read ({str(error).splitlines()[0]}).") from error
     if not isinstance(tree, DictConfig) or not all(isinstance(tree.get(key), DictConfig) for key in NEEDED):
         raise UserError(f"{directory / 'config.yaml'} is no config of a run: it needs {', '.join(NEEDED)}.")
+    for key in ("hydra", "defaults"):  # would be Hydra's own, which builds what they name
+        tree.pop(key, None)
     tree.threads = tree.get("threads") or read_json(directory / "run.json").get("threads")
     return tree
 

@@ -15,11 +15,12 @@ PLACE = ("accelerator", "devices", "num_nodes", "strategy")  # of a trainer: whe
 WHERE = ("trainer", "logger", "profiler", "callbacks")  # groups that may change while a run goes on
 WHOLE = ("experiment", "debug", "local", "search")  # groups that speak of the whole config
 WATCHERS = {"gradients", "finite", "memory"}  # callbacks that only look
+PACKAGES = ("own", "trusted")  # keys that say which packages a stored config may build from
 GROWING = ("trainer.max_epochs", "trainer.max_steps", "trainer.max_time")  # what a longer run has more of
 HARMLESS = (  # keys that change no number of a run that goes on
     *GROWING, "trainer.log_every_n_steps", "trainer.enable", "trainer.num_sanity_val_steps", "data.num_workers",
     "data.pin_memory", "data.root", "data.path", "data_dir", "log_dir", "checkpoint.every_n_steps", "tags", "note",
-    "trusted", "exact", "logger", "profiler",
+    "own", "trusted", "exact", "logger", "profiler",
 )  # fmt: skip
 
 
@@ -34,8 +35,8 @@ def again(line: overrides.Line, directory: Path, allowed: tuple[str, ...] | None
         UserError: the run cannot be read, or a group is none of those allowed.
     """
     tree = runs.stored(directory)
-    usual = overrides.check(replace(line, keys=[key for key in line.keys if name_of(key) == "trusted"]), runs.CONF)
-    tree.trusted = usual.trusted  # never what is stored
+    usual = overrides.check(replace(line, keys=[key for key in line.keys if name_of(key) in PACKAGES]), runs.CONF)
+    tree.update({name: usual[name] for name in PACKAGES})  # never what is stored
     chosen = [key for key in line.keys if (runs.CONF / name_of(key)).is_dir()]
     for key in chosen:
         if name_of(key) in WHOLE or (allowed and name_of(key) not in allowed):
@@ -104,9 +105,17 @@ def point(tree: DictConfig, directory: Path, checkpoint: str) -> None:
         tree.model.weights = None
 
 
+def is_stored(tree: DictConfig) -> bool:
+    """Whether a config comes from a run, and not from conf/ and the command line."""
+    return any(tree.get(key) for key in ("resume", "rerun", "run"))
+
+
 def packages(tree: DictConfig) -> list[str]:
-    """What a config builds from."""
-    return sorted(set(re.findall(r"_target_: (\w+)\.", OmegaConf.to_yaml(tree))))
+    """The user's packages that a config may build from; one that does not come from a run, from all that it names."""
+    found = {package for name in PACKAGES for package in tree.get(name) or ()}
+    if not is_stored(tree):
+        found.update(re.findall(r"_target_: (\w+)\.", OmegaConf.to_yaml(tree)))
+    return sorted(found)
 
 
 def begun(directory: Path) -> bool:
@@ -172,5 +181,5 @@ def go_on_with_name(line: overrides.Line, directory: Path, tree: DictConfig) -> 
         )
     line.keys = []
     directory, old = go_on(line, str(directory), directory.parent)
-    old.trusted = packages(tree)
+    old.update({"own": [], "trusted": packages(tree)})
     return directory, old

@@ -91,13 +91,16 @@ def live(study: Any, storage: Any, number: int) -> Any:
     return optuna().trial.Trial(study, storage.get_trial_id_from_study_id_trial_number(study_id, number))
 
 
-def judge(directory: Path) -> Callable[[float, int], bool] | None:
-    """What a job of a search asks it: (objective, epochs) -> whether the run is hopeless; None for any other run."""
+def judge(directory: Path, checked: Callable[[Any], Any]) -> Callable[[float, int], bool] | None:
+    """What a job of a search asks it: (objective, epochs) -> whether the run is hopeless; None for any other run.
+
+    `checked` is asked for the pruner, which is read from a file.
+    """
     said = runs.read_json(directory.parent / "study.json")
     if not said or not directory.name.isdecimal():
         return None
     number, storage = int(directory.name), store(directory.parent, said["storage"])
-    study = optuna().load_study(study_name=said["name"], storage=storage, pruner=build(said["pruner"]))
+    study = optuna().load_study(study_name=said["name"], storage=storage, pruner=build(checked(said["pruner"])))
 
     def hopeless(value: float, epochs: int) -> bool:
         known = study.get_trials(deepcopy=False)[number]

@@ -179,7 +179,7 @@ def going_on(cfg: DictConfig, directory: Path) -> DictConfig:
     if not (directory / "config.yaml").is_file():
         return cfg
     tree = runs.stored(directory)
-    tree.trusted = stored.packages(cfg)
+    tree.update({"own": [], "trusted": stored.packages(cfg)})
     tree.update({name: cfg[name] for name in ("log_dir", "exact") if name in cfg})
     stored.point(tree, directory, str(directory))
     return tree

@@ -12,8 +12,8 @@ from leyden.results import Run, number, part
 
 REPEATS = ("seed", "data.fold")  # keys of runs that are one row
 SILENT = (  # keys that change no number, or say only which run it is
-    "facts", "run_dir", "log_dir", "data_dir", "name", "tags", "note", "resume", "rerun", "trusted", "threads", "exact",
-    "logger", "profiler", "sweep", "objective",
+    "facts", "run_dir", "log_dir", "data_dir", "name", "tags", "note", "resume", "rerun", "own", "trusted", "threads",
+    "exact", "logger", "profiler", "sweep", "objective",
     "retry_failed", "max_failures", "stop_on_failure",
 )  # fmt: skip
 MISSING = "-"

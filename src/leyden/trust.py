@@ -1,10 +1,14 @@
-"""Which targets of a config that comes from a run directory may be built."""
+"""What a config may build: of a run, what a run is made of; of conf/ and the command line, what can be built again."""
 
 import logging
+import sys
 from collections.abc import Iterator
+from functools import reduce
+from types import FunctionType, MethodType
 from typing import Any
 
 import torchmetrics
+import torchvision.models
 from hydra.utils import get_object
 from lightning import LightningDataModule, Trainer
 from lightning.pytorch.callbacks import Callback
@@ -15,52 +19,109 @@ from omegaconf import DictConfig, OmegaConf
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
-from torch.utils.data import Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset, Sampler
+from torchvision import transforms
 from torchvision.transforms import v2
 
-from leyden import UserError
+from leyden import UserError, stored
 from leyden.data.augment import Transform
+from leyden.readers import literal
 
 logging.getLogger("hydra.utils").setLevel(logging.CRITICAL)  # what it says of a missing target our sentence says, too
-KINDS = (
-    nn.Module, Optimizer, LRScheduler, LightningDataModule, Dataset, Sampler, Callback, Logger, Profiler, Strategy,
-    torchmetrics.Metric, v2.Transform, Transform, Trainer,
+LIBRARIES = ("leyden", "torch", "torchvision", "lightning", "torchmetrics", "optuna")
+CLOSED = (  # modules that read pickles, run code that they are given, or start processes
+    "leyden.deploy", "torchvision.datasets", "torch.fx", "torch.jit", "torch.onnx", "torch.distributed",
+    "torch.utils.data.datapipes",
 )  # fmt: skip
-PREFIXES = ("leyden", "torch", "torchvision", "lightning", "torchmetrics")
+KINDS = (
+    nn.Module, Optimizer, LRScheduler, LightningDataModule, Dataset, Sampler, DataLoader, Callback, Logger, Profiler,
+    Strategy, Trainer, torchmetrics.Metric, v2.Transform, Transform, transforms.Compose, transforms.ToTensor,
+)  # fmt: skip
 FUNCTIONS = {f"leyden.schedules.{name}" for name in ("constant", "cosine", "onecycle", "step")}
 
 
-def targets(node: Any) -> Iterator[str]:
-    """Each `_target_` of a plain container, however deep."""
-    if isinstance(node, dict):
-        if "_target_" in node:
-            yield str(node["_target_"])
-        node = list(node.values())
-    if isinstance(node, list):
-        for child in node:
-            yield from targets(child)
-
-
-def check_targets(cfg: DictConfig) -> None:
-    """Let a config from a run directory build only classes of the kinds that a run is made of.
+def checked(cfg: DictConfig, node: Any) -> Any:
+    """A node of the config as plain containers, resolved once, in which texts are texts: fit to be instantiated.
 
     Raises:
-        UserError: a target is something else.
+        UserError: the node names something that may not be built.
     """
-    prefixes = (*PREFIXES, *cfg.trusted)
-    for target in targets(OmegaConf.to_container(cfg, resolve=True)):
-        if target in FUNCTIONS:
-            continue
-        allowed = any(target.startswith(f"{prefix}.") for prefix in prefixes)
-        allowed &= not target.startswith("torchvision.datasets.")  # some of them read pickles
-        try:
-            found = get_object(target) if allowed else None
-        except Exception as error:  # whatever the import raises: the target is not there
-            cause = " ".join(str(error).split())
-            raise UserError(f"The stored config wants {target}, which is missing ({cause}); set PYTHONPATH.") from error
-        if not (isinstance(found, type) and issubclass(found, KINDS)):
-            own = "" if allowed else f"; if it is of a package of yours, type 'trusted=[{target.split('.')[0]}]'"
+    tree: Any = OmegaConf.to_container(cfg, resolve=False)
+    tree.pop("facts", None)  # what the data says
+    known = {str(part.get("_target_")) for part in parts(tree)}
+    plain = OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
+    for part in parts(plain):
+        if (part.get("_recursive_") is False or part.get("_convert_", "all") != "all") and "${" in str(part):
             raise UserError(
-                f"The stored config wants to build {target}, which may not be trusted: it is no class of ours, torch's "
-                f"or Lightning's that a run is made of{own}."
+                f"A node with _recursive_ or _convert_ must hold no text with '${{'; got {part}; rename that."
             )
+        if "_target_" not in part:
+            continue
+        target = str(part["_target_"])
+        if "${" in target or (target not in known and OmegaConf.is_config(node)):
+            raise UserError(f"_target_ must be the name itself of a class or function; got {target}, from elsewhere.")
+        if target != "???":
+            check(target, cfg)
+    return literal(literal(plain))  # Hydra resolves it in place, and once more as it reads it
+
+
+def parts(node: Any) -> Iterator[dict[str, Any]]:
+    """Each dict in plain containers, however deep."""
+    if isinstance(node, dict):
+        yield node
+        node = list(node.values())
+    for child in node if isinstance(node, list) else ():
+        yield from parts(child)
+
+
+def check(target: str, cfg: DictConfig) -> None:
+    """Raises UserError where a config may not build the target, which is looked up in known packages only."""
+    own, what = stored.packages(cfg), "The stored config" if stored.is_stored(cfg) else "The config"
+    if not inside(target, (*LIBRARIES, *own)):
+        advice = f"if it is of a package of yours, type 'trusted=[{target.split('.')[0]}]'"
+        raise UserError(f"{what} wants to build {target}, which is not trusted; {advice}.")
+    try:
+        found = get_object(target)
+    except Exception as error:  # whatever the import raises: the target is not there
+        if not stored.is_stored(cfg):
+            return  # Hydra says it, with the key
+        cause = " ".join(str(error).split())
+        raise UserError(f"{what} wants {target}, which is missing ({cause}); set PYTHONPATH.") from error
+    code = found.__func__ if isinstance(found, MethodType) and isinstance(found.__self__, type) else found
+    home, name = str(getattr(code, "__module__", "")), str(getattr(code, "__qualname__", ""))
+    if home.split(".")[0] in LIBRARIES:
+        allowed = shipped(found, home, target)
+    else:
+        function = isinstance(found, FunctionType) and "." not in name
+        allowed = (
+            inside(home, own) and home != "builtins" and (isinstance(found, type) or function or code is not found)
+        )
+    if not (allowed and defined(code, home, name)):
+        raise UserError(
+            f"{what} must name public classes that a run is made of, of leyden, torch, torchvision, lightning or "
+            f"torchmetrics, or what a package of yours defines; got {target}; write a function there that calls it."
+        )
+
+
+def defined(code: Any, home: str, name: str) -> bool:
+    """Whether the object is what its own module calls by its name, so that it is not only imported or inherited."""
+    try:
+        again = reduce(getattr, name.split("."), sys.modules[home])
+    except (KeyError, AttributeError):
+        return False
+    return code is getattr(again, "__func__", again)
+
+
+def shipped(found: Any, home: str, target: str) -> bool:
+    """Whether this is a part of a run out of the libraries that the template is made of."""
+    if any(word.startswith("_") for word in target.split(".")) or inside(home, CLOSED):
+        return False
+    if isinstance(found, type):
+        search = home.startswith("optuna.") and {"BasePruner", "BaseSampler"} & {base.__name__ for base in found.mro()}
+        return issubclass(found, KINDS) or bool(search)
+    builders = (torchvision.models.get_model_builder(model) for model in torchvision.models.list_models())
+    return f"{home}.{found.__qualname__}" in FUNCTIONS or any(found is builder for builder in builders)
+
+
+def inside(name: str, packages: tuple[str, ...] | list[str]) -> bool:
+    return any(f"{name}.".startswith(f"{package}.") for package in packages)

@@ -171,7 +171,6 @@ def test_links_are_followed_once(data, tmp_path):
         (lambda root: None, "root does not exist; set data.root="),
         (lambda root: root.mkdir(), r"needs two or more classes, not \[\]"),
         (lambda root: fill(root, ["only"]), r"needs two or more classes, not \['only'\]"),
-        (lambda root: fill(root, ["a", "${b}"]), r"has the classes \['\${b}'\]; rename them without '\${'"),
         (lambda root: (fill(root) / "bare").mkdir(), r"has no picture of the classes \['bare'\]; add some, or delete"),
         (
             lambda root: put(fill(root) / "raw" / "a.heic", format="JPEG"),

@@ -49,8 +49,6 @@ class Folders(DataModule):
     @cached_property
     def classes(self) -> list[str]:
         names = list(dict.fromkeys(map(title, folders(self.roots["train"]))))
-        if strange := [name for name in names if "${" in name]:  # means something else in a config
-            raise UserError(f"{shown(self.roots['train'])} has the classes {strange}; rename them without '${{'.")
         if len(names) < 2:
             raise UserError(
                 f"{shown(self.roots['train'])} needs two or more classes, not {names}; set data.root=<folder>."

@@ -77,10 +77,10 @@ def test_the_command_runs(ran, line):
     assert status == 0, said
 
 
-@pytest.mark.parametrize("line", [line for line in LINES if line.startswith("make")])
-def test_the_target_exists(line):
-    shown = subprocess.run([*line.split(), "-n"], cwd=runs.PROJECT, capture_output=True, text=True)
-    assert shown.returncode == 0, shown.stderr
+def test_the_targets_are_in_the_list_of_make_help():
+    help = subprocess.run(["make", "help"], cwd=runs.PROJECT, capture_output=True, text=True, check=True).stdout
+    typed = set(re.findall(r"(?m)(?:^|`)make ([a-z]+)", TEXT))
+    assert {"train", "test", "check"} <= typed <= {line.split()[0] for line in help.splitlines()}
 
 
 def test_nothing_else_is_a_command():
@@ -88,6 +88,8 @@ def test_nothing_else_is_a_command():
 
 
 def test_the_groups_and_options_of_the_table_are_those_of_conf():
-    for group, options in re.findall(r"^\| `(\w+)` \| `([\w ]+)` \|", TEXT, re.M):
+    groups = re.findall(r"^\| `(\w+)` \| `([\w ]+)` \|", TEXT, re.M)
+    assert {"model", "data", "task"} <= {group for group, _ in groups}
+    for group, options in groups:
         folder = runs.PROJECT / "conf" / group
         assert {path.stem for path in folder.glob("*.yaml") if path.stem[0] != "_"} == set(options.split()), group

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from PIL import Image
 
 import report
 from leyden import UserError, runs
@@ -107,12 +108,10 @@ def test_no_sweep_is_a_mistake_that_says_what_to_type(tmp_path):
 
 def test_two_hundred_runs_without_torch_or_hydra(tmp_path):
     sweep(tmp_path / "sweep" / "a", 200)
-    code = f"import report, sys; report.report(['log_dir={tmp_path}']); import time; print(time.process_time()); "
+    code = f"import report, sys; report.report(['log_dir={tmp_path}']); "
     code += "print([name for name in ('torch', 'hydra', 'matplotlib', 'numpy') if name in sys.modules])"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=runs.PROJECT / "src")
-    *_, seconds, heavy = ended.stdout.splitlines()
-    assert ast.literal_eval(heavy) == [] and float(seconds) > 0, ended.stderr
-    print(f"{seconds} s of CPU")
+    assert ast.literal_eval(ended.stdout.splitlines()[-1]) == [], ended.stderr
 
 
 @pytest.mark.slow
@@ -126,4 +125,5 @@ def test_a_real_sweep_ends_in_a_table_and_a_picture(command, tmp_path):
     assert [cell.strip() for cell in header.strip("┃").split("┃")] == [
         "run", "optimizer.lr", "val/acc", "epoch", "test/acc", "n", "seconds", "samples/s", "status",
     ]  # fmt: skip
-    assert (tmp_path / "report.png").stat().st_size > 10_000
+    colours = {colour for _, colour in Image.open(tmp_path / "report.png").convert("RGB").getcolors(2**24)}
+    assert {(0, 114, 178), (213, 94, 0)} <= colours  # of the two best curves

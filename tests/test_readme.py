@@ -42,9 +42,9 @@ def test_the_examples_are_found():
     }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def ran(clone):
-    """The status and the output of each command: all in one process, which imports torch once."""
+@pytest.mark.slow
+def test_the_commands_run(clone):
+    """All in one process, which imports torch once."""
     driver = """
 import contextlib, io, json, runpy, shlex, sys, traceback
 sys.path.insert(0, "src")
@@ -67,14 +67,9 @@ json.dump(done, open("done.json", "w"))
 """
     lines = json.dumps([line for line in LINES if "python src/" in line])
     subprocess.run([sys.executable, "-c", driver], cwd=clone, input=lines, text=True, check=True)
-    return json.loads((clone / "done.json").read_text())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("line", [line for line in LINES if "python src/" in line])
-def test_the_command_runs(ran, line):
-    status, said = ran[line]
-    assert status == 0, said
+    done = json.loads((clone / "done.json").read_text())
+    assert len(done) > 30
+    assert {line: said for line, (status, said) in done.items() if status} == {}
 
 
 def test_the_targets_are_in_the_list_of_make_help():

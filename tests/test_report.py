@@ -93,12 +93,11 @@ def test_two_runs_are_told_apart(say, tmp_path):
         (["--diff", "0", "nowhere"], "no run directory"), (["--cvs"], "--help"), (["--csv", "--json"], "not allowed"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_one_sentence(tmp_path, arguments, said):
+def test_a_mistake_is_one_sentence(script, tmp_path, arguments, said):
     sweep(tmp_path / "sweep" / "a")
     write(tmp_path / "train" / "0")
-    line = [sys.executable, runs.PROJECT / "src" / "report.py", *arguments, f"log_dir={tmp_path}"]
-    ended = subprocess.run(line, capture_output=True, text=True)
-    assert ended.returncode == 2 and said in ended.stderr and len(ended.stderr.splitlines()) == 1, ended.stderr
+    status, _, sentence = script("report.py", *arguments, f"log_dir={tmp_path}")
+    assert status == 2 and said in sentence and len(sentence.splitlines()) == 1, sentence
 
 
 def test_no_sweep_is_a_mistake_that_says_what_to_type(tmp_path):

@@ -23,7 +23,18 @@ def metrics(run):
     return json.loads((run / "metrics.json").read_text())
 
 
-def test_train_then_eval_repeats_the_numbers(command, tmp_path):
+@pytest.fixture
+def here(script, tmp_path):
+    """Run a script in this process, which has imported torch."""
+
+    def run(name, *arguments):
+        status, out, errors = script(name, *arguments, f"log_dir='{tmp_path / 'logs'}'")
+        return subprocess.CompletedProcess(name, status, out, errors)
+
+    return run
+
+
+def test_train_then_eval_repeats_the_numbers(command, here, tmp_path):
     trained = command("train.py", "data=fake", "data.num_samples=1000", "model=cnn", "model.channels=[8]",
                       "trainer.max_epochs=2", "threads=1")  # fmt: skip
     assert trained.returncode == 0, trained.stderr
@@ -37,7 +48,7 @@ def test_train_then_eval_repeats_the_numbers(command, tmp_path):
     assert "\r" not in trained.stdout and "curves: tensorboard --logdir" in trained.stdout
 
     moved = shutil.move(run, tmp_path / "moved run")
-    again = command("eval.py", f"run='{moved}'")
+    again = here("eval.py", f"run='{moved}'")
     assert again.returncode == 0, again.stderr
     result = metrics(only(tmp_path, "logs/eval/*"))["test"]
     expected = metrics(tmp_path / "moved run")["test"]
@@ -47,19 +58,19 @@ def test_train_then_eval_repeats_the_numbers(command, tmp_path):
     assert dict(re.findall(r"^(test/\w+) (\d\.\d{4})$", again.stdout, re.M)) == printed
 
     best = tmp_path / "moved run" / "checkpoints" / "best.ckpt"
-    last = command("eval.py", f"run='{moved}/checkpoints/last.ckpt'", "data.batch_size=7", "split=val")
+    last = here("eval.py", f"run='{moved}/checkpoints/last.ckpt'", "data.batch_size=7", "split=val")
     assert last.returncode == 0, last.stderr
     assert "val/acc" in last.stdout and "last.ckpt" in last.stdout
     for damage in (b"", best.read_bytes()[:2000], b"text"):
         best.write_bytes(damage)
-        broken = command("eval.py", f"run='{moved}'")
+        broken = here("eval.py", f"run='{moved}'")
         assert broken.returncode == 2 and len(broken.stderr.splitlines()) == 1 and "best.ckpt" in broken.stderr
-    wrong = command("eval.py", f"run='{moved}'", "model.channles=[8]")
+    wrong = here("eval.py", f"run='{moved}'", "model.channles=[8]")
     assert wrong.returncode == 2 and "model.channels" in wrong.stderr
 
 
 @pytest.mark.slow
-def test_ddp_is_one_run_of_two_processes(command, tmp_path):
+def test_ddp_is_one_run_of_two_processes(command, here, tmp_path):
     trained = command("train.py", "trainer=ddp", "data=fake", "data.num_samples=103", "model.channels=[8]", *FAST,
                       "trainer.limit_test_batches=1.0", "data.batch_size=4")  # fmt: skip
     assert trained.returncode == 0, trained.stderr
@@ -68,7 +79,7 @@ def test_ddp_is_one_run_of_two_processes(command, tmp_path):
     assert record["world_size"] == 2 and record["effective_batch"] == 8 and record["status"] == "finished"
     assert metrics(run)["test"]["samples"] == 15
     assert not list(run.glob("rank*.log")) and not (run / ".ranks").exists()
-    again = command("eval.py", f"run={run}")
+    again = here("eval.py", f"run={run}")
     assert again.returncode == 0, again.stderr
     assert metrics(only(tmp_path, "logs/eval/*"))["test"]["test/acc"] == metrics(run)["test"]["test/acc"]
 

@@ -169,6 +169,7 @@ def test_no_script_hides_a_module():
     assert not {path.stem for path in (ROOT / "src").glob("*.py")} & standard
 
 
+@pytest.mark.slow
 def test_a_wheel_holds_the_package_and_no_script(tmp_path):
     shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):

@@ -113,14 +113,13 @@ def test_two_hundred_runs_without_torch_or_hydra(tmp_path):
     assert ast.literal_eval(ended.stdout.splitlines()[-1]) == [], ended.stderr
 
 
-@pytest.mark.slow
-def test_a_real_sweep_ends_in_a_table_and_a_picture(command, tmp_path):
-    swept = command("train.py", "-m", "optimizer.lr=1e-3,1e-2", "seed=0,1", "data=fake", "data.num_samples=200",
-                    "model=mlp", "trainer.max_epochs=2", "threads=1")  # fmt: skip
-    assert swept.returncode == 0, swept.stderr
-    table = command("report.py", "--plot", str(tmp_path / "report.png"))
-    assert table.returncode == 0 and "optimizer.lr" in table.stdout and "±" in table.stdout, table.stderr
-    header = next(line for line in table.stdout.splitlines() if line.startswith("┃"))
+def test_a_real_sweep_ends_in_a_table_and_a_picture(script, tmp_path):
+    small = ["data=fake", "data.num_samples=200", "model=mlp", "trainer.max_epochs=2", "threads=1"]
+    status, _, errors = script("train.py", "-m", "optimizer.lr=1e-3,1e-2", "seed=0,1", *small, f"log_dir='{tmp_path}'")
+    assert status == 0, errors
+    status, table, errors = script("report.py", "--plot", str(tmp_path / "report.png"), f"log_dir='{tmp_path}'")
+    assert status == 0 and "optimizer.lr" in table and "±" in table, errors
+    header = next(line for line in table.splitlines() if line.startswith("┃"))
     assert [cell.strip() for cell in header.strip("┃").split("┃")] == [
         "run", "optimizer.lr", "val/acc", "epoch", "test/acc", "n", "seconds", "samples/s", "status",
     ]  # fmt: skip

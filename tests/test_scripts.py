@@ -69,7 +69,6 @@ def test_train_then_eval_repeats_the_numbers(command, here, tmp_path):
     assert wrong.returncode == 2 and "model.channels" in wrong.stderr
 
 
-@pytest.mark.slow
 def test_ddp_is_one_run_of_two_processes(command, here, tmp_path):
     trained = command("train.py", "trainer=ddp", "data=fake", "data.num_samples=103", "model.channels=[8]", *FAST,
                       "trainer.limit_test_batches=1.0", "data.batch_size=4")  # fmt: skip
@@ -84,9 +83,8 @@ def test_ddp_is_one_run_of_two_processes(command, here, tmp_path):
     assert metrics(only(tmp_path, "logs/eval/*"))["test"]["test/acc"] == metrics(run)["test"]["test/acc"]
 
 
-@pytest.mark.slow
-def test_a_sweep_has_a_directory_for_each_job(command, tmp_path):
-    swept = command("train.py", "-m", "model=cnn,mlp,resnet", "optimizer.lr=1e-3,1e-2", "data=fake", *FAST)
+def test_a_sweep_has_a_directory_for_each_job(here, tmp_path):
+    swept = here("train.py", "-m", "model=cnn,mlp,resnet", "optimizer.lr=1e-3,1e-2", "data=fake", *FAST)
     assert swept.returncode == 0, swept.stderr
     sweep = only(tmp_path, "logs/sweep/*")
     assert [(sweep / str(n) / "metrics.json").exists() for n in range(6)] == [True] * 6
@@ -95,8 +93,8 @@ def test_a_sweep_has_a_directory_for_each_job(command, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_mistake_in_a_sweep_fails_its_job_only(command, tmp_path):
-    swept = command("train.py", "-m", "checkpoint.monitor=val/nonsense,val/acc", "data=fake", "model=mlp", *FAST)
+def test_a_mistake_in_a_sweep_fails_its_job_only(here, tmp_path):
+    swept = here("train.py", "-m", "checkpoint.monitor=val/nonsense,val/acc", "data=fake", "model=mlp", *FAST)
     assert swept.returncode == 1 and "1 job failed: 0;" in swept.stderr
     sweep = only(tmp_path, "logs/sweep/*")
     jobs = [json.loads((sweep / str(n) / "run.json").read_text()) for n in range(2)]
@@ -108,12 +106,12 @@ def test_a_clone_with_an_odd_name_works_from_elsewhere(tmp_path):
     clone = tmp_path / "mein Projekt, größer (2)"
     shutil.copytree(runs.PROJECT / "src", clone / "src")
     shutil.copytree(runs.PROJECT / "conf", clone / "conf")
-    for arguments in (["model=mlp"], ["model=mlp", "trainer=ddp"], ["-m", "seed=1,2"]):
+    for arguments in (["model=mlp"], ["-m", "seed=1", "trainer=ddp"]):
         line = [sys.executable, str(clone / "src" / "train.py"), *arguments, "data=fake", *FAST]
         trained = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path)
         assert trained.returncode == 0, trained.stderr
-    assert len(list(clone.glob("logs/train/*/metrics.json"))) == 2
-    assert len(list(clone.glob("logs/sweep/*/*/metrics.json"))) == 2
+    assert len(list(clone.glob("logs/train/*/metrics.json"))) == 1
+    assert len(list(clone.glob("logs/sweep/*/*/metrics.json"))) == 1
     assert [path.name for path in tmp_path.iterdir()] == [clone.name]
     line = [sys.executable, str(clone / "src" / "eval.py"), "run=latest"]
     assert subprocess.run(line, capture_output=True, text=True, cwd=tmp_path).returncode == 0

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from leyden.tasks.supervised import Supervised
 CNN = ["model=cnn", "model.channels=[8]", "data.batch_size=128"]
 RNN = ["model=rnn", "model.hidden=8", "data=ink", "data.batch_size=256"]
 MLP = ["model=mlp", "model.hidden=[8]", "data=diabetes", "task=regression"]
+slow = partial(pytest.param, marks=pytest.mark.slow)
 
 
 def parts(path: Path) -> tuple[dict, dict]:
@@ -48,9 +50,7 @@ def test_onnx_of_pictures(trained, typed, tmp_path):
     assert probs.shape == (5, 10) and np.allclose(probs.sum(1), 1, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "form", [*(pytest.param(form, marks=pytest.mark.slow) for form in ("pt2", "torchscript")), "state_dict"]
-)
+@pytest.mark.parametrize("form", [slow("pt2"), slow("torchscript"), "state_dict"])
 def test_each_format_into_the_run(trained, typed, form):
     run = trained("cnn", *CNN)
     status, said, _ = typed("export.py", f"run={run}", f"format={form}", "overwrite=true")
@@ -120,7 +120,7 @@ def test_a_graph_that_differs_is_not_written(trained, typed, tmp_path, monkeypat
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("form", ["onnx", pytest.param("pt2", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("form", ["onnx", slow("pt2")])
 def test_a_frozen_dimension_is_not_written(trained, typed, tmp_path, monkeypatch, form):
     monkeypatch.setattr(formats, "spread", lambda graph, card: None)  # as if the exporter had frozen all
     status, _, sentence = typed(

@@ -84,12 +84,12 @@ def test_ddp_is_one_run_of_two_processes(command, here, tmp_path):
 
 
 def test_a_sweep_has_a_directory_for_each_job(here, tmp_path):
-    swept = here("train.py", "-m", "model=cnn,mlp,resnet", "optimizer.lr=1e-3,1e-2", "data=fake", *FAST)
+    swept = here("train.py", "-m", "model=cnn,mlp", "optimizer.lr=1e-3,1e-2", "data=fake", *FAST)
     assert swept.returncode == 0, swept.stderr
     sweep = only(tmp_path, "logs/sweep/*")
-    assert [(sweep / str(n) / "metrics.json").exists() for n in range(6)] == [True] * 6
-    jobs = [json.loads((sweep / str(n) / "run.json").read_text()) for n in range(6)]
-    assert len({job["parameters"] for job in jobs}) == 3 and {job["status"] for job in jobs} == {"finished"}
+    assert [(sweep / str(n) / "metrics.json").exists() for n in range(4)] == [True] * 4
+    jobs = [json.loads((sweep / str(n) / "run.json").read_text()) for n in range(4)]
+    assert len({job["parameters"] for job in jobs}) == 2 and {job["status"] for job in jobs} == {"finished"}
 
 
 @pytest.mark.slow

@@ -35,6 +35,7 @@ INPUTS = {
     "special": torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1e-30, -1e-30, 1e30] * 3),
 }
 RANKS = [*SMALL, "model.activation=squared_relu", "trainer=ddp", "trainer.accelerator=cpu", "debug=fast"]
+pytestmark = pytest.mark.slow  # the library may have to be built
 each_input = pytest.mark.parametrize("name", INPUTS)
 
 

@@ -2,7 +2,7 @@
 ENV := $(or $(VIRTUAL_ENV),$(CONDA_PREFIX),$(CURDIR)/.venv)
 RUN := "$(ENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)/python"
 
-.PHONY: help install train test stress gpu tensorboard lint format clean
+.PHONY: help install train test check stress gpu tensorboard lint format clean
 help:  ## this list
 	@grep -hE '^[a-z]+:.*##' Makefile | sed 's/:.*##/\t/' | expand -t 14
 
@@ -14,8 +14,12 @@ install:  ## set up the environment, when pyproject.toml has changed
 train: install  ## train the default model on the bundled data
 	@$(RUN) src/train.py
 
-test: install  ## the test suite
-	@OMP_NUM_THREADS=1 $(RUN) -m pytest -n 2 --dist loadfile
+test: install  ## does it work here? under 3 minutes on 2 cores
+	@OMP_NUM_THREADS=1 $(RUN) -m pytest -n 2 --dist worksteal -m 'not slow and not stress and not gpu'
+
+check: test  ## all that a change must pass: the slow tests too, style and types
+	@OMP_NUM_THREADS=1 $(RUN) -m pytest -n 2 --dist worksteal -m 'slow and not stress and not gpu'
+	@$(MAKE) lint
 
 stress: install  ## the tests that take minutes
 	@$(RUN) -m pytest -m stress

@@ -1,7 +1,6 @@
 """What a user types, and what comes of it before anything is trained."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -9,9 +8,16 @@ import time
 
 import pytest
 
+import stress_resume
 from leyden import UserError, runs
 
 FAKE = ["data=fake", "data.num_samples=100", "data.shape=[1,8,8]", "model=mlp", "debug=fast"]
+
+
+@pytest.fixture
+def said(script, tmp_path):
+    """Run a script in this process: its status, and what it printed on stdout and on stderr."""
+    return lambda name, *arguments: script(name, *arguments, f"log_dir='{tmp_path / 'logs'}'")
 
 
 def test_help_names_groups_keys_and_examples(command):
@@ -20,15 +26,15 @@ def test_help_names_groups_keys_and_examples(command):
         assert word in shown
 
 
-def test_cfg_job_shows_the_tree_and_makes_nothing(command, tmp_path):
-    shown = command("train.py", "--cfg", "job", "model=mlp")
-    assert shown.returncode == 0 and "num_classes: ${facts.outputs}" in shown.stdout
+def test_cfg_job_shows_the_tree_and_makes_nothing(said, tmp_path):
+    status, shown, _ = said("train.py", "--cfg", "job", "model=mlp")
+    assert status == 0 and "num_classes: ${facts.outputs}" in shown
     assert not (tmp_path / "logs").exists()
 
 
-def test_resolve_says_that_facts_need_the_data(command):
-    shown = command("train.py", "--cfg", "job", "--resolve")
-    assert shown.returncode == 2 and "facts" in shown.stderr and len(shown.stderr.splitlines()) == 1
+def test_resolve_says_that_facts_need_the_data(said):
+    status, _, sentence = said("train.py", "--cfg", "job", "--resolve")
+    assert status == 2 and "facts" in sentence and len(sentence.splitlines()) == 1
 
 
 def test_all_mistakes_at_once_in_a_line_each(command):
@@ -40,34 +46,36 @@ def test_all_mistakes_at_once_in_a_line_each(command):
 
 @pytest.mark.slow
 def test_eight_launches_at_once_have_eight_directories(tmp_path):
-    line = [sys.executable, str(runs.PROJECT / "src" / "train.py"), *FAKE, f"log_dir='{tmp_path}'", "+facts.outputs=3"]
-    started = [
-        subprocess.Popen(line, stderr=subprocess.DEVNULL, env=os.environ | {"OMP_NUM_THREADS": "1"}) for _ in range(8)
-    ]
-    assert [process.wait() for process in started] == [2] * 8
+    context, line = stress_resume.server(), [*FAKE, f"log_dir='{tmp_path}'", "+facts.outputs=3"]
+    started = [context.Process(target=stress_resume.child, args=(line, tmp_path / "screen.txt")) for _ in range(8)]
+    for process in started:
+        process.start()
+    for process in started:
+        process.join()
+    assert [process.exitcode for process in started] == [2] * 8
     records = [json.loads(path.read_text()) for path in tmp_path.glob("train/*/run.json")]
     assert len(records) == 8 and {record["status"] for record in records} == {"failed"}
     assert len({record["pid"] for record in records}) == 8
 
 
-def test_a_folder_that_cannot_be_written(command, tmp_path):
+def test_a_folder_that_cannot_be_written(said, tmp_path):
     (tmp_path / "logs").write_text("")
-    shown = command("train.py", *FAKE)
-    assert shown.returncode == 2 and "log_dir" in shown.stderr and len(shown.stderr.splitlines()) == 1
+    status, _, sentence = said("train.py", *FAKE)
+    assert status == 2 and "log_dir" in sentence and len(sentence.splitlines()) == 1
 
 
-def test_a_mistake_in_the_run_is_a_sentence(command, tmp_path):
-    shown = command("train.py", *FAKE, "checkpoint.monitor=val/nonsense_acc")
-    assert shown.returncode == 2 and "Traceback" not in shown.stderr + shown.stdout
-    assert "val/nonsense_acc" in shown.stderr and "val/acc" in shown.stderr and len(shown.stderr.splitlines()) == 1
+def test_a_mistake_in_the_run_is_a_sentence(said, tmp_path):
+    status, shown, sentence = said("train.py", *FAKE, "checkpoint.monitor=val/nonsense_acc")
+    assert status == 2 and "Traceback" not in shown + sentence
+    assert "val/nonsense_acc" in sentence and "val/acc" in sentence and len(sentence.splitlines()) == 1
     log = next(tmp_path.glob("logs/train/*/train.log")).read_text()
     assert "Traceback" in log
 
 
-def test_eval_needs_a_run(command):
+def test_eval_needs_a_run(said):
     for arguments, word in (([], "run="), (["run=latest"], "no run"), (["run=nosuch"], "nosuch")):
-        shown = command("eval.py", *arguments)
-        assert shown.returncode == 2 and word in shown.stderr and len(shown.stderr.splitlines()) == 1
+        status, _, sentence = said("eval.py", *arguments)
+        assert status == 2 and word in sentence and len(sentence.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
@@ -81,9 +89,9 @@ def test_eval_needs_a_run(command):
         (["model=null"], "cnn"),
     ],
 )
-def test_what_cannot_be_is_a_sentence(command, tmp_path, keys, word):
-    shown = command("train.py", *keys)
-    assert shown.returncode == 2 and word in shown.stderr and len(shown.stderr.splitlines()) == 1
+def test_what_cannot_be_is_a_sentence(said, tmp_path, keys, word):
+    status, _, sentence = said("train.py", *keys)
+    assert status == 2 and word in sentence and len(sentence.splitlines()) == 1
     assert not list(tmp_path.glob("logs/*/*"))
 
 

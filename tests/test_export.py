@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from leyden.tasks.supervised import Supervised
 CNN = ["model=cnn", "model.channels=[8]", "data.batch_size=128"]
 RNN = ["model=rnn", "model.hidden=8", "data=ink", "data.batch_size=256"]
 MLP = ["model=mlp", "model.hidden=[8]", "data=diabetes", "task=regression"]
+slow = partial(pytest.param, marks=pytest.mark.slow)
 
 
 def parts(path: Path) -> tuple[dict, dict]:
@@ -48,7 +50,7 @@ def test_onnx_of_pictures(trained, typed, tmp_path):
     assert probs.shape == (5, 10) and np.allclose(probs.sum(1), 1, atol=1e-5)
 
 
-@pytest.mark.parametrize("form", ["pt2", "torchscript", "state_dict"])
+@pytest.mark.parametrize("form", [slow("pt2"), slow("torchscript"), "state_dict"])
 def test_each_format_into_the_run(trained, typed, form):
     run = trained("cnn", *CNN)
     status, said, _ = typed("export.py", f"run={run}", f"format={form}", "overwrite=true")
@@ -85,6 +87,7 @@ def test_values_in_the_unit_of_the_target(trained, typed, tmp_path):
     assert words["outputs"] == {"values": ["batch", 1]} and words["classes"] is None
 
 
+@pytest.mark.slow
 def test_half_and_bfloat(trained, typed, tmp_path):
     run = trained("bf16", *CNN, "trainer.precision=bf16-true")
     status, said, _ = typed("export.py", f"run={run}", f"output={tmp_path}/a.onnx")
@@ -117,7 +120,7 @@ def test_a_graph_that_differs_is_not_written(trained, typed, tmp_path, monkeypat
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("form", ["onnx", "pt2"])
+@pytest.mark.parametrize("form", ["onnx", slow("pt2")])
 def test_a_frozen_dimension_is_not_written(trained, typed, tmp_path, monkeypatch, form):
     monkeypatch.setattr(formats, "spread", lambda graph, card: None)  # as if the exporter had frozen all
     status, _, sentence = typed(
@@ -127,6 +130,7 @@ def test_a_frozen_dimension_is_not_written(trained, typed, tmp_path, monkeypatch
     assert re.search("batch of image is frozen|does not run", sentence)
 
 
+@pytest.mark.slow
 def test_a_model_that_no_exporter_follows(trained, typed, tmp_path, monkeypatch):
     monkeypatch.setattr(examples, "KINDS", {"image": Stubborn})
     for form in ("onnx", "pt2"):
@@ -141,6 +145,7 @@ class Stubborn(graph.Images):
         return super().forward(image) if image.float().mean().item() > 0 else image
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("keys", "said"),
     [

@@ -1,5 +1,3 @@
-import sys
-
 import pytest
 import torch
 
@@ -13,8 +11,3 @@ def test_what_is_given_out_is_counted():
     assert 8 * 2**22 <= heap.used() - before < 9 * 2**22
     kept.clear()
     assert heap.used() - before < 2**22
-
-
-def test_it_can_be_asked_anywhere():
-    heap.keep()
-    assert heap.used() >= 0 or sys.platform != "linux"

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tokenize
 import zipfile
+from collections import Counter
 
 import pytest
 
@@ -17,6 +18,20 @@ SOURCES = sorted((ROOT / "src").rglob("*.py"))
 pytestmark = pytest.mark.skipif(
     'name = "leyden"' not in (ROOT / "pyproject.toml").read_text(), reason="a copy of the template"
 )
+
+# At most; of src/**/*.py where nothing else is said. A change may lower a number and never raises one.
+CEILINGS = {
+    "lines": 11_964,
+    "bytes": 545_342,
+    "files": 115,
+    "files in one folder": 33,
+    "lines in one file": 250,
+    "lines in one function": 50,
+    "lines that hold code, in percent of all": 71,
+    "uses of `fmt: skip` and `noqa`": 36,
+    "lines of conf": 800,
+    "lines of Makefile and pyproject.toml": 140,
+}
 
 # folder or file -> what it may import at its top, of our own package and of the heavy ones
 ALLOWED = {
@@ -96,16 +111,6 @@ def test_imports_point_one_way(path):
             assert any(name == ok or name.startswith(f"{ok}.") for ok in allowed), f"{path.name} imports {name}"
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT / "src")))
-def test_no_file_and_no_function_is_long(path):
-    text = path.read_text()
-    assert len(text.splitlines()) <= 250
-    assert ast.get_docstring(ast.parse(text)), "a file opens with a line that says what it is"
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            assert node.end_lineno - node.lineno < 50, node.name
-
-
 def code_lines(path):
     """Lines that hold code: no blank ones, no comments, no docstrings."""
     text = path.read_text()
@@ -120,9 +125,34 @@ def code_lines(path):
     return len(lines)
 
 
+def lines(path):
+    """As `wc -l` counts them."""
+    return path.read_bytes().count(b"\n")
+
+
 def test_the_tree_is_small():
-    assert len(SOURCES) <= 120
-    assert sum(map(code_lines, SOURCES)) <= 8600
+    texts = {path: path.read_text() for path in SOURCES}
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef
+    functions = [node for text in texts.values() for node in ast.walk(ast.parse(text)) if isinstance(node, kinds)]
+    total = sum(map(lines, SOURCES))
+    measured = {
+        "lines": total,
+        "bytes": sum(path.stat().st_size for path in SOURCES),
+        "files": len(SOURCES),
+        "files in one folder": max(Counter(path.parent for path in SOURCES).values()),
+        "lines in one file": max(map(lines, SOURCES)),
+        "lines in one function": max(node.end_lineno - node.lineno + 1 for node in functions),
+        "lines that hold code, in percent of all": 100 * sum(map(code_lines, SOURCES)) / total,
+        "uses of `fmt: skip` and `noqa`": sum(t.count("# fmt: skip") + t.count("# noqa") for t in texts.values()),
+        "lines of conf": sum(map(lines, (ROOT / "conf").rglob("*.yaml"))),
+        "lines of Makefile and pyproject.toml": lines(ROOT / "Makefile") + lines(ROOT / "pyproject.toml"),
+    }
+    assert measured.keys() == CEILINGS.keys()
+    assert {name: value for name, value in measured.items() if value > CEILINGS[name]} == {}
+
+
+def test_a_file_opens_with_a_line_that_says_what_it_is():
+    assert [path for path in SOURCES if not ast.get_docstring(ast.parse(path.read_text()))] == []
 
 
 def test_nobody_is_called_utils():
@@ -138,18 +168,12 @@ def test_the_top_level_stays_as_it_is():
     assert {name for name in top if not name.startswith(".")} <= fixed
 
 
-def test_every_module_has_its_tests():
-    """A test file for each source file, or for the folder's family of it."""
-    for path in (ROOT / "src" / "leyden").glob("*.py"):
-        if path.name != "__init__.py":
-            assert (ROOT / "tests" / f"test_{path.stem}.py").exists(), path.name
-
-
 def test_no_script_hides_a_module():
     standard = sys.stdlib_module_names | {"evaluate", "profile", "test", "trace"}
     assert not {path.stem for path in (ROOT / "src").glob("*.py")} & standard
 
 
+@pytest.mark.slow
 def test_a_wheel_holds_the_package_and_no_script(tmp_path):
     shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):

@@ -96,10 +96,11 @@ def test_a_run_that_goes_on_tells_nothing_twice(cli, tmp_path):
 
 
 @pytest.mark.slow
-def test_tensorboard_reads_all_of_a_sweep_back(command, tmp_path):
+def test_tensorboard_reads_all_of_a_sweep_back(script, tmp_path):
     sweep = ["model=mlp,cnn", "optimizer.lr=1e-3,1e-2", "trainer.max_epochs=2", "model.dropout=0.2"]
-    swept = command("train.py", "-m", *sweep, *[key for key in SMALL if not key.startswith("model")])
-    assert swept.returncode == 0, swept.stderr
+    small = [key for key in SMALL if not key.startswith("model")]
+    status, _, errors = script("train.py", "-m", *sweep, *small, f"log_dir='{tmp_path / 'logs'}'")
+    assert status == 0, errors
     jobs = sorted(tmp_path.glob("logs/sweep/*/*/metrics.json"))
     best = [json.loads(job.read_text())["best"]["value"] for job in jobs]
 
@@ -151,6 +152,7 @@ def test_tensorboard_reads_all_of_a_sweep_back(command, tmp_path):
         server.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["wandb", "mlflow"])
 def test_a_missing_package_is_one_sentence(cli, name):
     if importlib.util.find_spec(name):

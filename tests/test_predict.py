@@ -65,7 +65,7 @@ def test_a_folder_with_a_bad_file(trained, typed, pictures, tmp_path, logs):
     assert not list(logs.rglob("rows.*"))  # what the ranks kept
 
 
-@pytest.mark.parametrize("ending", ["onnx", "pt2"])
+@pytest.mark.parametrize("ending", ["onnx", pytest.param("pt2", marks=pytest.mark.slow)])
 def test_a_file_gives_the_rows_of_its_run(trained, typed, pictures, tmp_path, ending):
     run, model = trained("cnn", *CNN), tmp_path / f"m.{ending}"
     assert typed("export.py", f"run={run}", f"format={ending}", f"output={model}")[0] == 0
@@ -88,6 +88,7 @@ def test_the_data_of_the_run_and_its_own_test_result(trained, typed, tmp_path):
     assert status == 0 and len(found) == told["samples"] and right == pytest.approx(told["test/acc"], abs=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "content"), [("b.npy", DIGITS[:5]), ("b.npz", {"x": DIGITS[:5, None]})])
 def test_batches_of_pictures(trained, typed, tmp_path, name, content):
     np.save(tmp_path / name, content) if name == "b.npy" else np.savez(tmp_path / name, **content)
@@ -113,6 +114,7 @@ def test_sequences(trained, typed, tmp_path):
     assert probs[3] == pytest.approx(probs[0], abs=1e-5) and probs[4:] == pytest.approx(probs[:3], abs=1e-5)
 
 
+@pytest.mark.slow
 def test_a_table_of_a_run_that_has_moved_and_lost_its_data(trained, typed, tmp_path):
     people = "id,age,city,label\n" + "".join(
         f"{n},{20 + n % 50},{'Bern' if n % 3 else 'Rome'},{'old' if n % 50 > 25 else 'young'}\n" for n in range(120)
@@ -155,6 +157,7 @@ def test_two_processes_write_each_row_once(trained, command, pictures, tmp_path)
     assert rows(tmp_path / "one.csv") == rows(tmp_path / "two.csv")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("keys", "said"),
     [

@@ -42,9 +42,9 @@ def test_the_examples_are_found():
     }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def ran(clone):
-    """The status and the output of each command: all in one process, which imports torch once."""
+@pytest.mark.slow
+def test_the_commands_run(clone):
+    """All in one process, which imports torch once."""
     driver = """
 import contextlib, io, json, runpy, shlex, sys, traceback
 sys.path.insert(0, "src")
@@ -67,20 +67,15 @@ json.dump(done, open("done.json", "w"))
 """
     lines = json.dumps([line for line in LINES if "python src/" in line])
     subprocess.run([sys.executable, "-c", driver], cwd=clone, input=lines, text=True, check=True)
-    return json.loads((clone / "done.json").read_text())
+    done = json.loads((clone / "done.json").read_text())
+    assert len(done) > 30
+    assert {line: said for line, (status, said) in done.items() if status} == {}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("line", [line for line in LINES if "python src/" in line])
-def test_the_command_runs(ran, line):
-    status, said = ran[line]
-    assert status == 0, said
-
-
-@pytest.mark.parametrize("line", [line for line in LINES if line.startswith("make")])
-def test_the_target_exists(line):
-    shown = subprocess.run([*line.split(), "-n"], cwd=runs.PROJECT, capture_output=True, text=True)
-    assert shown.returncode == 0, shown.stderr
+def test_the_targets_are_in_the_list_of_make_help():
+    help = subprocess.run(["make", "help"], cwd=runs.PROJECT, capture_output=True, text=True, check=True).stdout
+    typed = set(re.findall(r"(?m)(?:^|`)make ([a-z]+)", TEXT))
+    assert {"train", "test", "check"} <= typed <= {line.split()[0] for line in help.splitlines()}
 
 
 def test_nothing_else_is_a_command():
@@ -88,6 +83,8 @@ def test_nothing_else_is_a_command():
 
 
 def test_the_groups_and_options_of_the_table_are_those_of_conf():
-    for group, options in re.findall(r"^\| `(\w+)` \| `([\w ]+)` \|", TEXT, re.M):
+    groups = re.findall(r"^\| `(\w+)` \| `([\w ]+)` \|", TEXT, re.M)
+    assert {"model", "data", "task"} <= {group for group, _ in groups}
+    for group, options in groups:
         folder = runs.PROJECT / "conf" / group
         assert {path.stem for path in folder.glob("*.yaml") if path.stem[0] != "_"} == set(options.split()), group

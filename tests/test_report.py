@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from PIL import Image
 
 import report
 from leyden import UserError, runs
@@ -92,12 +93,11 @@ def test_two_runs_are_told_apart(say, tmp_path):
         (["--diff", "0", "nowhere"], "no run directory"), (["--cvs"], "--help"), (["--csv", "--json"], "not allowed"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_one_sentence(tmp_path, arguments, said):
+def test_a_mistake_is_one_sentence(script, tmp_path, arguments, said):
     sweep(tmp_path / "sweep" / "a")
     write(tmp_path / "train" / "0")
-    line = [sys.executable, runs.PROJECT / "src" / "report.py", *arguments, f"log_dir={tmp_path}"]
-    ended = subprocess.run(line, capture_output=True, text=True)
-    assert ended.returncode == 2 and said in ended.stderr and len(ended.stderr.splitlines()) == 1, ended.stderr
+    status, _, sentence = script("report.py", *arguments, f"log_dir={tmp_path}")
+    assert status == 2 and said in sentence and len(sentence.splitlines()) == 1, sentence
 
 
 def test_no_sweep_is_a_mistake_that_says_what_to_type(tmp_path):
@@ -107,23 +107,21 @@ def test_no_sweep_is_a_mistake_that_says_what_to_type(tmp_path):
 
 def test_two_hundred_runs_without_torch_or_hydra(tmp_path):
     sweep(tmp_path / "sweep" / "a", 200)
-    code = f"import report, sys; report.report(['log_dir={tmp_path}']); import time; print(time.process_time()); "
+    code = f"import report, sys; report.report(['log_dir={tmp_path}']); "
     code += "print([name for name in ('torch', 'hydra', 'matplotlib', 'numpy') if name in sys.modules])"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=runs.PROJECT / "src")
-    *_, seconds, heavy = ended.stdout.splitlines()
-    assert ast.literal_eval(heavy) == [] and float(seconds) > 0, ended.stderr
-    print(f"{seconds} s of CPU")
+    assert ast.literal_eval(ended.stdout.splitlines()[-1]) == [], ended.stderr
 
 
-@pytest.mark.slow
-def test_a_real_sweep_ends_in_a_table_and_a_picture(command, tmp_path):
-    swept = command("train.py", "-m", "optimizer.lr=1e-3,1e-2", "seed=0,1", "data=fake", "data.num_samples=200",
-                    "model=mlp", "trainer.max_epochs=2", "threads=1")  # fmt: skip
-    assert swept.returncode == 0, swept.stderr
-    table = command("report.py", "--plot", str(tmp_path / "report.png"))
-    assert table.returncode == 0 and "optimizer.lr" in table.stdout and "±" in table.stdout, table.stderr
-    header = next(line for line in table.stdout.splitlines() if line.startswith("┃"))
+def test_a_real_sweep_ends_in_a_table_and_a_picture(script, tmp_path):
+    small = ["data=fake", "data.num_samples=200", "model=mlp", "trainer.max_epochs=2", "threads=1"]
+    status, _, errors = script("train.py", "-m", "optimizer.lr=1e-3,1e-2", "seed=0,1", *small, f"log_dir='{tmp_path}'")
+    assert status == 0, errors
+    status, table, errors = script("report.py", "--plot", str(tmp_path / "report.png"), f"log_dir='{tmp_path}'")
+    assert status == 0 and "optimizer.lr" in table and "±" in table, errors
+    header = next(line for line in table.splitlines() if line.startswith("┃"))
     assert [cell.strip() for cell in header.strip("┃").split("┃")] == [
         "run", "optimizer.lr", "val/acc", "epoch", "test/acc", "n", "seconds", "samples/s", "status",
     ]  # fmt: skip
-    assert (tmp_path / "report.png").stat().st_size > 10_000
+    colours = {colour for _, colour in Image.open(tmp_path / "report.png").convert("RGB").getcolors(2**24)}
+    assert {(0, 114, 178), (213, 94, 0)} <= colours  # of the two best curves

@@ -93,7 +93,7 @@ def test_values_of_a_wrong_kind_are_no_values(tmp_path):
     for best in (None, [], {"monitor": "val/acc", "value": "high", "epoch": "x"}, {"monitor": 3}):
         (run.path / "metrics.json").write_text(json.dumps({"best": best, "test": 5, "val": None}))
         again = read(run.path)
-        assert again.value("test/acc")[0] is None and again.names() is not None
+        assert again.value("test/acc")[0] is None and "val/acc" in again.names()
     (run.path / "metrics.csv").write_bytes(b"\x00\xff")
     assert read(run.path).curve("val/acc") == []
 

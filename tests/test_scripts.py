@@ -23,7 +23,18 @@ def metrics(run):
     return json.loads((run / "metrics.json").read_text())
 
 
-def test_train_then_eval_repeats_the_numbers(command, tmp_path):
+@pytest.fixture
+def here(script, tmp_path):
+    """Run a script in this process, which has imported torch."""
+
+    def run(name, *arguments):
+        status, out, errors = script(name, *arguments, f"log_dir='{tmp_path / 'logs'}'")
+        return subprocess.CompletedProcess(name, status, out, errors)
+
+    return run
+
+
+def test_train_then_eval_repeats_the_numbers(command, here, tmp_path):
     trained = command("train.py", "data=fake", "data.num_samples=1000", "model=cnn", "model.channels=[8]",
                       "trainer.max_epochs=2", "threads=1")  # fmt: skip
     assert trained.returncode == 0, trained.stderr
@@ -37,7 +48,7 @@ def test_train_then_eval_repeats_the_numbers(command, tmp_path):
     assert "\r" not in trained.stdout and "curves: tensorboard --logdir" in trained.stdout
 
     moved = shutil.move(run, tmp_path / "moved run")
-    again = command("eval.py", f"run='{moved}'")
+    again = here("eval.py", f"run='{moved}'")
     assert again.returncode == 0, again.stderr
     result = metrics(only(tmp_path, "logs/eval/*"))["test"]
     expected = metrics(tmp_path / "moved run")["test"]
@@ -47,19 +58,18 @@ def test_train_then_eval_repeats_the_numbers(command, tmp_path):
     assert dict(re.findall(r"^(test/\w+) (\d\.\d{4})$", again.stdout, re.M)) == printed
 
     best = tmp_path / "moved run" / "checkpoints" / "best.ckpt"
-    last = command("eval.py", f"run='{moved}/checkpoints/last.ckpt'", "data.batch_size=7", "split=val")
+    last = here("eval.py", f"run='{moved}/checkpoints/last.ckpt'", "data.batch_size=7", "split=val")
     assert last.returncode == 0, last.stderr
     assert "val/acc" in last.stdout and "last.ckpt" in last.stdout
     for damage in (b"", best.read_bytes()[:2000], b"text"):
         best.write_bytes(damage)
-        broken = command("eval.py", f"run='{moved}'")
+        broken = here("eval.py", f"run='{moved}'")
         assert broken.returncode == 2 and len(broken.stderr.splitlines()) == 1 and "best.ckpt" in broken.stderr
-    wrong = command("eval.py", f"run='{moved}'", "model.channles=[8]")
+    wrong = here("eval.py", f"run='{moved}'", "model.channles=[8]")
     assert wrong.returncode == 2 and "model.channels" in wrong.stderr
 
 
-@pytest.mark.slow
-def test_ddp_is_one_run_of_two_processes(command, tmp_path):
+def test_ddp_is_one_run_of_two_processes(command, here, tmp_path):
     trained = command("train.py", "trainer=ddp", "data=fake", "data.num_samples=103", "model.channels=[8]", *FAST,
                       "trainer.limit_test_batches=1.0", "data.batch_size=4")  # fmt: skip
     assert trained.returncode == 0, trained.stderr
@@ -68,24 +78,23 @@ def test_ddp_is_one_run_of_two_processes(command, tmp_path):
     assert record["world_size"] == 2 and record["effective_batch"] == 8 and record["status"] == "finished"
     assert metrics(run)["test"]["samples"] == 15
     assert not list(run.glob("rank*.log")) and not (run / ".ranks").exists()
-    again = command("eval.py", f"run={run}")
+    again = here("eval.py", f"run={run}")
     assert again.returncode == 0, again.stderr
     assert metrics(only(tmp_path, "logs/eval/*"))["test"]["test/acc"] == metrics(run)["test"]["test/acc"]
 
 
-@pytest.mark.slow
-def test_a_sweep_has_a_directory_for_each_job(command, tmp_path):
-    swept = command("train.py", "-m", "model=cnn,mlp,resnet", "optimizer.lr=1e-3,1e-2", "data=fake", *FAST)
+def test_a_sweep_has_a_directory_for_each_job(here, tmp_path):
+    swept = here("train.py", "-m", "model=cnn,mlp", "optimizer.lr=1e-3,1e-2", "data=fake", *FAST)
     assert swept.returncode == 0, swept.stderr
     sweep = only(tmp_path, "logs/sweep/*")
-    assert [(sweep / str(n) / "metrics.json").exists() for n in range(6)] == [True] * 6
-    jobs = [json.loads((sweep / str(n) / "run.json").read_text()) for n in range(6)]
-    assert len({job["parameters"] for job in jobs}) == 3 and {job["status"] for job in jobs} == {"finished"}
+    assert [(sweep / str(n) / "metrics.json").exists() for n in range(4)] == [True] * 4
+    jobs = [json.loads((sweep / str(n) / "run.json").read_text()) for n in range(4)]
+    assert len({job["parameters"] for job in jobs}) == 2 and {job["status"] for job in jobs} == {"finished"}
 
 
 @pytest.mark.slow
-def test_a_mistake_in_a_sweep_fails_its_job_only(command, tmp_path):
-    swept = command("train.py", "-m", "checkpoint.monitor=val/nonsense,val/acc", "data=fake", "model=mlp", *FAST)
+def test_a_mistake_in_a_sweep_fails_its_job_only(here, tmp_path):
+    swept = here("train.py", "-m", "checkpoint.monitor=val/nonsense,val/acc", "data=fake", "model=mlp", *FAST)
     assert swept.returncode == 1 and "1 job failed: 0;" in swept.stderr
     sweep = only(tmp_path, "logs/sweep/*")
     jobs = [json.loads((sweep / str(n) / "run.json").read_text()) for n in range(2)]
@@ -97,12 +106,12 @@ def test_a_clone_with_an_odd_name_works_from_elsewhere(tmp_path):
     clone = tmp_path / "mein Projekt, größer (2)"
     shutil.copytree(runs.PROJECT / "src", clone / "src")
     shutil.copytree(runs.PROJECT / "conf", clone / "conf")
-    for arguments in (["model=mlp"], ["model=mlp", "trainer=ddp"], ["-m", "seed=1,2"]):
+    for arguments in (["model=mlp"], ["-m", "seed=1", "trainer=ddp"]):
         line = [sys.executable, str(clone / "src" / "train.py"), *arguments, "data=fake", *FAST]
         trained = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path)
         assert trained.returncode == 0, trained.stderr
-    assert len(list(clone.glob("logs/train/*/metrics.json"))) == 2
-    assert len(list(clone.glob("logs/sweep/*/*/metrics.json"))) == 2
+    assert len(list(clone.glob("logs/train/*/metrics.json"))) == 1
+    assert len(list(clone.glob("logs/sweep/*/*/metrics.json"))) == 1
     assert [path.name for path in tmp_path.iterdir()] == [clone.name]
     line = [sys.executable, str(clone / "src" / "eval.py"), "run=latest"]
     assert subprocess.run(line, capture_output=True, text=True, cwd=tmp_path).returncode == 0

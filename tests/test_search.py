@@ -163,6 +163,7 @@ def served(kind, tmp_path):
     return server.get_uri().replace("postgresql:", "postgresql+psycopg2:")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["journal", "sqlite", "postgresql"])
 def test_two_processes_share_a_study(tmp_path, kind):
     storage = served(kind, tmp_path)

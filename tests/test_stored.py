@@ -228,21 +228,37 @@ def test_a_run_that_cannot_be_written_is_a_sentence(cli, tmp_path):
         subprocess.run(["umount", place])
 
 
+def begin(context, line, run):
+    """The process of a run, when that has a checkpoint."""
+    process = context.Process(target=stress_resume.child, args=(line, run.parents[1] / "first.txt"))
+    process.start()
+    deadline = time.monotonic() + 60
+    while not (run / "checkpoints" / "last.ckpt").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return process
+
+
+def test_a_run_that_is_killed_goes_on_to_the_same_bits(cli, context, tmp_path):
+    line, (whole, cut) = [*SMALL, "trainer.max_epochs=12"], (tmp_path / "train" / name for name in ("whole", "cut"))
+    assert cli(*line, "name=whole")[0] == 0
+    process = begin(context, [*line, "name=cut", f"log_dir='{tmp_path}'"], cut)
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    assert record(cut)["status"] == "running"  # what a kill leaves
+    assert cli("resume=cut")[0] == 0
+    assert not differences(results(cut), results(whole)) and len(record(cut)["resumes"]) == 1
+
+
 def test_a_run_has_one_process(cli, context, tmp_path):
     line = [*SMALL, "trainer.max_epochs=400", "name=a", f"log_dir='{tmp_path}'"]
-    process = context.Process(target=stress_resume.child, args=(line, tmp_path / "first.txt"))
-    process.start()
+    process = begin(context, line, tmp_path / "train" / "a")
     try:
-        deadline = time.monotonic() + 60
-        while not (tmp_path / "train" / "a" / "checkpoints" / "last.ckpt").exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
         for arguments in (["resume=a"], line[:-1]):
             status, said = cli(*arguments)
             assert status == 2 and f"process {process.pid}" in said, said
     finally:
         os.kill(process.pid, signal.SIGKILL)
         process.join()
-    assert record(tmp_path / "train" / "a")["status"] == "running"  # what a kill leaves
     assert cli("resume=a", "trainer.max_steps=5000", "trainer.max_epochs=60")[0] == 0
 
 

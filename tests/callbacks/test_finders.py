@@ -1,5 +1,6 @@
 import re
 
+import pytest
 import torch
 from PIL import Image
 
@@ -29,6 +30,7 @@ def test_the_suggestion_is_used_when_asked(train):
     assert f"{state['param_groups'][0]['initial_lr']:.2e}" == rate
 
 
+@pytest.mark.slow
 def test_a_size_is_suggested_and_the_run_stays_what_it_is(train):
     run = train(*SIZE, folder="found")
     assert re.search(r"batch_size_finder: \d+ samples fit; type data.batch_size=\d+, now it is 16", (
@@ -37,6 +39,7 @@ def test_a_size_is_suggested_and_the_run_stays_what_it_is(train):
     assert sha(run) == sha(train(folder="plain"))
 
 
+@pytest.mark.slow
 def test_the_size_is_used_when_asked(train):
     run = train(*SIZE, "callbacks.batch_size_finder.use=true", "callbacks.batch_size_finder.max_val=32")
     assert "32 samples fit; used in place of 16" in (run / "train.log").read_text()

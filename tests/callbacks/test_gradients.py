@@ -49,6 +49,7 @@ def test_a_layer_that_is_too_large_explodes_the_others(train, plant):
     assert re.search(r"Gradients explode in model.body.1 .*model.body.4 are 1.0e\+04", log)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["mlp", "cnn", "resnet", "vit"])
 def test_a_healthy_model_is_not_named(train, model):
     log = (train(ON, f"model={model}", "callbacks.gradients.every_n_steps=2") / "train.log").read_text()

@@ -83,7 +83,7 @@ def test_other_monitors(train, monitor):
 def test_without_validation_the_last_weights_are_tested(train):
     run = train("data.val_fraction=0")
     metrics = runs.read_json(run / "metrics.json")
-    assert metrics["best"] == {} and metrics["test"]["checkpoint"] is None and metrics["test"]["test/acc"] >= 0
+    assert metrics["best"] == {} and metrics["test"]["checkpoint"] is None and metrics["test"]["samples"] == 18
     assert not (run / "checkpoints" / "best.ckpt").exists()
     assert "the last weights" in (run / "train.log").read_text()
 

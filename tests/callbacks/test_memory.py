@@ -25,6 +25,7 @@ def test_each_epoch_and_stage_is_in_the_log_and_the_curves(train):
     assert "grew" not in log and 50e6 < resident() < 100e9
 
 
+@pytest.mark.slow
 def test_a_list_that_keeps_graphs_is_named_with_its_slope(train, monkeypatch):
     step, kept = Classification.training_step, []
 

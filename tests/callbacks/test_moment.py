@@ -127,6 +127,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_a_stop_anywhere_changes_nothing(broken, configure, case):
     keys = [*SMALL, "trainer.max_epochs=2", *CASES[case]]

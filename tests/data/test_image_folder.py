@@ -412,6 +412,7 @@ def build_apart(root, folder, speed="fast"):
     return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
 
+@pytest.mark.slow
 def test_two_that_build_one_cache_at_once_do_no_harm(data, tmp_path):
     root = fill(tmp_path / "root")
     both = [build_apart(root, tmp_path / "data", "slow") for _ in range(2)]
@@ -422,6 +423,7 @@ def test_two_that_build_one_cache_at_once_do_no_harm(data, tmp_path):
     assert sorted(len(lines) for lines in said) == [1, 21], "one looks, the other waits and reads"
 
 
+@pytest.mark.slow
 def test_a_killed_builder_leaves_nothing_that_is_taken_for_whole(data, tmp_path):
     root = fill(tmp_path / "root")
     killed = build_apart(root, tmp_path / "data", "slow")
@@ -470,6 +472,7 @@ def test_a_config_builds_it_and_a_run_notes_what_it_skipped(tmp_path, configure,
         build.data(configure("data=image_folder"))
 
 
+@pytest.mark.slow
 def test_a_benchmark_times_its_loader(tmp_path, configure):
     from benchmark import benchmark
 

@@ -15,6 +15,7 @@ import pytest
 from leyden import runs
 from leyden.ops import kernels
 
+pytestmark = pytest.mark.slow  # these build libraries
 compiler = pytest.mark.skipif(
     not (shutil.which(os.environ.get("CXX", "c++")) and shutil.which("ninja")), reason="no C++ compiler or no ninja"
 )

@@ -120,6 +120,7 @@ def test_one_target_may_have_a_dimension_of_its_own():
         (["data=diabetes"], "type task=regression"),  # and then that the model does not fit
         (["data=digits", "task=regression"], "type task=classification"),
         (["data=fake", "task=regression", "model=cnn"], "type task=classification"),
+        (["data=ink", "task=regression", "model=rnn"], "type task=classification"),
     ],
 )
 def test_a_task_that_does_not_fit_the_data_is_named(configure, keys, fix):

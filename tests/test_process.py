@@ -1,6 +1,7 @@
 import gc
 import logging
 import os
+import platform
 import random
 import signal
 import warnings
@@ -13,6 +14,7 @@ import torch
 from torch.backends import cudnn
 
 from leyden import UserError, process
+from leyden.callbacks.memory import resident
 
 
 def state():
@@ -106,3 +108,12 @@ def test_threads_follow_the_environment_unless_they_are_said(configure, monkeypa
 def test_a_precision_of_products_that_is_none_is_refused(configure):
     with pytest.raises(UserError, match="matmul_precision"):
         process.switches(configure("matmul_precision=low"))
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="for glibc alone")
+def test_malloc_keeps_the_buffers_of_a_step():
+    process.set_malloc_thresholds()
+    buffers = [torch.ones(6 * 2**20) for _ in range(3)]  # 72 MiB, which go back to the system without it
+    before = resident()
+    buffers.clear()
+    assert before - resident() < 5

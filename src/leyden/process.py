@@ -1,11 +1,13 @@
 """What holds for the whole process of a run: seed, threads, precision of products, memory, and less noise."""
 
 import atexit
+import ctypes
 import gc
 import itertools
 import logging
 import multiprocessing
 import os
+import platform
 import random
 import signal
 import threading
@@ -20,7 +22,7 @@ import torch
 from omegaconf import DictConfig
 from torch.backends import cudnn
 
-from leyden import UserError, compiled, heap
+from leyden import UserError, compiled
 from leyden.data.datamodule import cores
 
 NOISE = (
@@ -97,13 +99,21 @@ def switches(cfg: DictConfig) -> None:
         warnings.filterwarnings("ignore", pattern)
     if not torch.cuda.is_available():  # else each optimizer step tries to load NVML again, 200 us
         os.environ.pop("PYTORCH_NVML_BASED_CUDA_CHECK", None)
-    heap.keep()
+    set_malloc_thresholds()
     torch.set_num_threads(threads(cfg))
     if cfg.matmul_precision not in ("highest", "high", "medium"):
         raise UserError(f"matmul_precision={cfg.matmul_precision} is none; choose highest, high or medium.")
     torch.set_float32_matmul_precision(cfg.matmul_precision)
     torch.backends.cudnn.deterministic = bool(cfg.trainer.deterministic)  # the Trainer sets the rest before CUDA starts
     lightning.seed_everything(cfg.seed, workers=True, verbose=False)
+
+
+def set_malloc_thresholds() -> None:
+    """Let glibc keep the big buffers of a step for the next one; to give them back and fault them in costs 15 %."""
+    if platform.libc_ver()[0] == "glibc":
+        libc = ctypes.CDLL(None)
+        libc.mallopt(-3, 2**25)  # M_MMAP_THRESHOLD: its largest value
+        libc.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
 
 
 @atexit.register

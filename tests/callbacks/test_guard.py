@@ -21,7 +21,7 @@ def sick(monkeypatch):
 
 
 def test_a_loss_that_is_no_number_stops_before_the_weights_change(train, configure, sick):
-    with pytest.raises(UserError, match=r"loss is nan at step 8 .epoch 2, batch 3"):
+    with pytest.raises(UserError, match=r"loss is nan at step 8 .epoch 2, batch 3.; .*callbacks=.finite."):
         train("checkpoint.every_n_steps=1", "trainer.max_epochs=3")
     run = runs.Path(configure().run_dir)
     record = runs.read_json(run / "run.json")
@@ -36,13 +36,14 @@ def test_where_the_host_does_not_wait_the_update_is_guarded(train, configure, si
     """As on an accelerator: the flag is read when it is logged."""
     monkeypatch.setattr(Guard, "waits", staticmethod(lambda loss: True))
     kept = {}
-    refuse = Guard.refuse
 
-    def watch(self, trainer, what, step):
+    abort = Guard.abort_nonfinite
+
+    def watch(self, trainer, what):
         kept.update({name: value.clone() for name, value in trainer.lightning_module.state_dict().items()})
-        refuse(self, trainer, what, step)
+        abort(self, trainer, what)
 
-    monkeypatch.setattr(Guard, "refuse", watch)
+    monkeypatch.setattr(Guard, "abort_nonfinite", watch)
     with pytest.raises(UserError, match="not finite at step 10"):
         train(f"optimizer.fused={fused}", "trainer.log_every_n_steps=5", "trainer.max_epochs=3")
     assert kept and all(value.isfinite().all() for value in kept.values() if value.is_floating_point())

@@ -21,14 +21,13 @@ class Guard:
         self.judge, self.pruned = judge, False
         self.bad: Tensor | None = None  # whether a loss was not finite, on the device
         self.scale = 0.0  # the largest loss scale seen
-        self.witness: Callable[[Trainer], str] | None = None  # callbacks=[finite], which knows where it comes from
 
     def watch(self, trainer: Trainer, loss: Tensor, step: int) -> None:
         loss = loss.detach()
         if self.waits(loss):
             self.bad = ~loss.isfinite() if self.bad is None else self.bad | ~loss.isfinite()
         elif not math.isfinite(loss):
-            self.refuse(trainer, f"The training loss is {float(loss)} at step {step + 1}", step)
+            self.abort_nonfinite(trainer, f"The training loss is {float(loss)} at step {step + 1}")
 
     @staticmethod
     def waits(loss: Tensor) -> bool:
@@ -49,12 +48,14 @@ class Guard:
     def check(self, trainer: Trainer, step: int) -> None:
         """Raises UserError if a loss was not finite, or the scaler has left out too many steps in a row."""
         if self.bad is not None and self.bad:
-            self.refuse(trainer, f"A training loss was not finite at step {step} or shortly before", step)
+            self.abort_nonfinite(trainer, f"A training loss was not finite at step {step} or shortly before")
         if scaler := getattr(trainer.precision_plugin, "scaler", None):
             scale = scaler.get_scale()
             self.scale = max(self.scale, scale)
             if scale <= self.scale / 2**SKIPPED:
-                self.refuse(trainer, f"The loss scaler has left out {SKIPPED} steps in a row, the last at {step}", step)
+                self.abort_nonfinite(
+                    trainer, f"The loss scaler has left out {SKIPPED} steps in a row, the last at {step}"
+                )
 
     def ask(self, trainer: Trainer, objective: str) -> None:
         """Stop where a search gives the run up; all ranks do as rank 0 is told."""
@@ -65,11 +66,10 @@ class Guard:
             self.pruned = trainer.strategy.broadcast(told) and epochs != last  # nothing is saved at the end
             trainer.should_stop |= self.pruned
 
-    def refuse(self, trainer: Trainer, what: str, step: int) -> None:
-        batch = trainer.fit_loop.epoch_loop.batch_idx + 1
-        found = self.witness(trainer) if self.witness else ""
+    def abort_nonfinite(self, trainer: Trainer, what: str) -> None:
+        where = f"epoch {trainer.current_epoch + 1}, batch {trainer.fit_loop.epoch_loop.batch_idx + 1}"
         raise UserError(
-            f"{what} (epoch {trainer.current_epoch + 1}, batch {batch}); what was saved is of before. "
-            + (found or "Lower optimizer.lr, type trainer.gradient_clip_val=1 or trainer.precision=32-true, or "
-               "'callbacks=[finite]' names the layer and debug=anomaly the operator that it comes from.")
-        )  # fmt: skip
+            f"{what} ({where}); what was saved is of before. Lower optimizer.lr, type trainer.gradient_clip_val=1 or "
+            "trainer.precision=32-true, or 'callbacks=[finite]', which names the first layer whose output is not "
+            "finite; if it names none, look at how the loss is computed."
+        )

@@ -140,10 +140,9 @@ class Scanned(nn.Module):
     def layer(self, x: Tensor, begin: tuple[Tensor, ...], name: str) -> tuple[tuple[Tensor, ...], Tensor]:
         """One layer in one direction: its last state, and B x T x hidden."""
         parts = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")[: 4 if self.rnn.bias else 2]
-        weights = [getattr(self.rnn, f"{part}_{name}") for part in parts]
+        weights, lstm = [getattr(self.rnn, f"{part}_{name}") for part in parts], self.rnn.mode == "LSTM"
 
         def step(state: tuple[Tensor, ...], x: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
-            lstm = self.rnn.mode == "LSTM"
             state = torch.lstm_cell(x, state, *weights) if lstm else (torch.gru_cell(x, *state, *weights),)
             return state, state[0].clone()
 

@@ -289,7 +289,5 @@ def test_they_predict_and_export_or_say_why_not(train, typed, tmp_path, name):
     if name in ("hdf5", "stream"):
         inputs = {"hdf5": "wave batch x 32, phase batch -> output batch x 3", "stream": "seen batch x 16 x 1"}
         assert status == 0 and inputs[name] in said and "example_input" in said and (tmp_path / "a.onnx").exists()
-        sentence = typed("predict.py", f"model={tmp_path}/a.onnx", f"input={tmp_path}")[2]
-        assert "task of your own" in sentence
     else:
         assert status == 2 and "example_input" in sentence and len(sentence.splitlines()) == 1

@@ -40,7 +40,7 @@ def pictures(tmp_path_factory):
 NAMES = ["a.png", "bad.png", "c.png", "d.png", "large.png", "b ß/2.png", "b ß/größe,1.PNG"]
 
 
-def test_a_folder_with_a_bad_file(trained, typed, pictures, tmp_path, logs):
+def test_a_folder_with_a_bad_file(trained, typed, pictures, tmp_path):
     run, file = trained("cnn", *CNN), tmp_path / "new" / "o.csv"
     line = [f"run={run}", f"input={pictures}", f"output={file}", "top_k=3", "all_probs=true", "batch_size=2"]
     status, said, _ = typed("predict.py", *line)
@@ -62,22 +62,13 @@ def test_a_folder_with_a_bad_file(trained, typed, pictures, tmp_path, logs):
     assert status == 1 and sentence == "strict=true: 1 of 7 inputs could not be read.\n" and len(rows(file)) == 7
     status, _, sentence = typed("predict.py", f"run={run}", f"input={pictures}/bad.png")
     assert status == 1 and "None of the inputs" in sentence
-    assert not list(logs.rglob("rows.*"))  # what the ranks kept
 
 
-@pytest.mark.parametrize("ending", ["onnx", pytest.param("pt2", marks=pytest.mark.slow)])
-def test_a_file_gives_the_rows_of_its_run(trained, typed, pictures, tmp_path, ending):
-    run, model = trained("cnn", *CNN), tmp_path / f"m.{ending}"
-    assert typed("export.py", f"run={run}", f"format={ending}", f"output={model}")[0] == 0
-    for source in (f"run={run}", f"model={model}"):
-        line = [source, f"input={pictures}/**/*.png", f"output={tmp_path / source[:3]}.jsonl", "all_probs=true"]
-        assert typed("predict.py", *line)[0] == 0
-    own, other = rows(tmp_path / "run.jsonl"), rows(tmp_path / "mod.jsonl")
-    assert [(row["name"], row["prediction"], row["error"]) for row in own] == [
-        (row["name"], row["prediction"], row["error"]) for row in other
-    ]
-    for mine, its in zip(own, other, strict=True):
-        assert mine["error"] or mine["prob_3"] == pytest.approx(its["prob_3"], abs=1e-5)
+def test_a_pattern_is_read_by_workers_too(trained, typed, pictures, tmp_path):
+    for workers in (0, 2):
+        line = [f"run={trained('cnn', *CNN)}", f"input={pictures}/**/*.png", "batch_size=2", f"num_workers={workers}"]
+        assert typed("predict.py", *line, f"output={tmp_path}/{workers}.jsonl")[0] == 0
+    assert rows(tmp_path / "0.jsonl") == rows(tmp_path / "2.jsonl") and len(rows(tmp_path / "0.jsonl")) == 6
 
 
 def test_the_data_of_the_run_and_its_own_test_result(trained, typed, tmp_path):
@@ -88,12 +79,12 @@ def test_the_data_of_the_run_and_its_own_test_result(trained, typed, tmp_path):
     assert status == 0 and len(found) == told["samples"] and right == pytest.approx(told["test/acc"], abs=1e-6)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "content"), [("b.npy", DIGITS[:5]), ("b.npz", {"x": DIGITS[:5, None]})])
+@pytest.mark.parametrize(("name", "content"), [("b.npy", DIGITS[:5, None]), ("b.npz", {"x": DIGITS[:5, None]})])
 def test_batches_of_pictures(trained, typed, tmp_path, name, content):
     np.save(tmp_path / name, content) if name == "b.npy" else np.savez(tmp_path / name, **content)
     status, said, _ = typed("predict.py", f"run={trained('cnn', *CNN)}", f"input={tmp_path}/{name}")
-    assert status == 0 and len(re.findall(r"b\.np.\[\d\]", said)) == 5 and "error" not in said
+    lines = [line for line in said.splitlines() if "b.np" in line]
+    assert status == 0 and len(lines) == 5 and all(re.search(r"b\.np.\[\d\],\d,0\.\d+,$", line) for line in lines)
 
 
 def test_sequences(trained, typed, tmp_path):
@@ -129,10 +120,10 @@ def test_a_table_of_a_run_that_has_moved_and_lost_its_data(trained, typed, tmp_p
     found = rows(tmp_path / "o.csv")
     assert status == 0 and [row["name"].rsplit(":")[-1] for row in found] == ["2", "3", "4", "5"]
     assert {row["prediction"] for row in found[:2]} <= {"old", "young"}
-    assert "'old' in column age" in found[2]["error"] and "2 cells" in found[3]["error"]
+    assert "column age must be a number; got 'old'" in found[2]["error"] and "got 2" in found[3]["error"]
     (tmp_path / "less.csv").write_text("city\nBern\n")
     status, _, sentence = typed("predict.py", f"run={run}", f"input={tmp_path}/less.csv")
-    assert status == 2 and "no column age" in sentence
+    assert status == 2 and "age is missing" in sentence
     status, _, sentence = typed("export.py", f"run={run}", f"output={tmp_path}/a.onnx")
     assert status == 2 and "data.path" in sentence and not (tmp_path / "a.onnx").exists()
 
@@ -147,32 +138,23 @@ def test_values(trained, typed, tmp_path):
     assert 20 < np.mean([row["prediction"] for row in found]) < 350  # in the target's unit
 
 
-@pytest.mark.slow
-def test_two_processes_write_each_row_once(trained, command, pictures, tmp_path):
-    run = trained("cnn", *CNN)
-    line = [f"run={run}", f"input={pictures}", "batch_size=2", "threads=1"]
-    for name, more in ("one", []), ("two", ["trainer=ddp"]):
-        ran = command("predict.py", *line, f"output={tmp_path}/{name}.csv", *more)
-        assert ran.returncode == 0, ran.stderr
-    assert rows(tmp_path / "one.csv") == rows(tmp_path / "two.csv")
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
         (["input={tmp}/nowhere"], "is not there"),
-        (["input={tmp}/empty"], "is a folder without pictures"),
-        (["input={tmp}/t.csv"], "it takes pictures"),
-        (["input={tmp}/b.npy"], "holds float64 of 2 x 3"),
+        (["input={tmp}/empty"], "pictures .* got the folder"),
+        (["input={tmp}/t.csv"], "what the model takes, pictures"),
+        (["input={tmp}/b.npy"], "must hold uint8 of batch x 1 x 8 x 8, .* got float64 of 2 x 3"),
         (["input={pictures}", "output={tmp}/t.csv"], "overwrite=true"),
         (["input={pictures}", "output={tmp}/t.csv/o.csv"], "cannot be written"),
         (["input={pictures}", "output={tmp}/o.xlsx"], r"\.csv or \.jsonl"),
         (["input={pictures}", "model.channels=[4]", "output={tmp}/o.csv"], "fit this model"),
         (["input={pictures}", "split=test"], "What is to be predicted"),
-        (["split=all"], "choose test"),
+        (["split=all"], "`split` must be one of train, val, test, predict; got `all`"),
+        (["split=predict"], "must be one of train, val, test of a datamodule"),
         (["input={pictures}", "top_k=0"], "top_k"),
-        (["input={pictures}", "model=a.onnx"], "two answers"),
+        (["input={pictures}", "model=a.onnx"], "comes from the run"),
+        (["input={pictures}", "trainer=ddp"], "type trainer.devices=1"),
     ],
 )
 def test_mistakes(trained, typed, pictures, tmp_path, keys, said):
@@ -186,24 +168,9 @@ def test_mistakes(trained, typed, pictures, tmp_path, keys, said):
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_files_that_are_not_ours(typed, tmp_path):
-    import torch
-    from onnx import TensorProto, helper, save
-
-    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
-    made = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g", value[:1], value[1:])
-    save(helper.make_model(made, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), tmp_path / "a.onnx")
-    (tmp_path / "b.onnx").write_bytes(b"nothing")
-    torch.save({}, tmp_path / "c.pt2")
-    (tmp_path / "d.pt2").write_bytes(b"nothing")
-    for name in ("a.onnx", "b.onnx", "c.pt2", "d.pt2", "e.onnx", "f.ckpt"):
-        status, _, sentence = typed("predict.py", f"model={tmp_path}/{name}", f"input={tmp_path}")
-        assert status == 2 and name in sentence and len(sentence.splitlines()) == 1
-
-
 def test_a_picture_for_a_table(trained, typed, pictures):
     status, _, sentence = typed("predict.py", f"run={trained('mlp', *MLP)}", f"input={pictures}/a.png")
-    assert status == 2 and "it takes rows of a table" in sentence
+    assert status == 2 and "takes, rows of a table" in sentence
 
 
 def test_the_run_is_what_it_was(trained):

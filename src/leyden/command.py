@@ -22,15 +22,16 @@ from omegaconf.errors import OmegaConfBaseException
 
 from leyden import UserError, cluster, overrides, parallel, ranks, runs, stored, sweeps
 from leyden.help import show_help
-from leyden.readers import from_file, from_run, literal, logs
+from leyden.readers import from_run, literal, logs
 
 CONF = runs.CONF
 SHOWS = ("--cfg", "-c", "--info", "-i", "--hydra-help", "--version", "--shell-completion", "-sc")  # nothing runs
 READERS = ("eval", "predict", "export")  # commands that start from the config of a run
+ALONE = ("predict", "export")  # commands of one process
 ASKED = {  # overrides that are taken as they are typed
     "train": ("resume", "rerun", "sweep"),
     "eval": ("run",),
-    "predict": ("run", "model", "input", "output"),
+    "predict": ("run", "input", "output"),
     "export": ("run", "output"),
 }
 
@@ -123,7 +124,7 @@ def prepare(line: overrides.Line, config: str) -> tuple[Path | None, DictConfig 
     if asked.get("resume"):
         return stored.go_on(line, asked["resume"], logs(line))
     if config in READERS:
-        old = from_file(line, asked) if "model" in asked else from_run(line, asked.get("run"))
+        old = from_run(line, asked.get("run"))
         names = {"input", "output"} & asked.keys()
         old.update({name: literal(asked[name]) for name in names if asked[name] != "null"})
     elif asked.get("rerun"):
@@ -132,6 +133,8 @@ def prepare(line: overrides.Line, config: str) -> tuple[Path | None, DictConfig 
     forbid(line)
     if any(flag in SHOWS for flag in line.flags):
         return None, None
+    if config in ALONE and (ranks.outside() or ranks.count(tree.trainer) > 1):
+        raise UserError(f"{config}.py runs in one process, without torchrun; type trainer.devices=1.")
     folder = runs.in_project(tree.log_dir) / ("sweep" if line.multirun else config)
     if line.multirun:
         return sweep or runs.create(folder), old

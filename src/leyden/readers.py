@@ -1,4 +1,4 @@
-"""The tree of a command that starts from a run, or from a file that was exported."""
+"""The tree of a command that starts from a run."""
 
 import re
 from dataclasses import replace
@@ -34,16 +34,6 @@ def from_run(line: overrides.Line, asked: str | None) -> DictConfig:
     if OmegaConf.select(tree, "model.weights"):  # the checkpoint has them
         tree.model.weights = None
     tree.run = str(checkpoint)
-    return tree
-
-
-def from_file(line: overrides.Line, asked: dict[str, str]) -> DictConfig:
-    """The tree of a command for a file that export.py wrote, in place of a run. Raises UserError as `from_run` does."""
-    if "run" in asked:
-        raise UserError("run= and model= are two answers to one question; take one of them out.")
-    own: dict[Any, Any] = {"seed": 0, "threads": None, "matmul_precision": "highest", "data": {"num_workers": "auto"}}
-    tree = DictConfig({**own, **dict(owned(line).items_ex(resolve=False)), "run": None})
-    tree.model = literal(asked["model"])
     return tree
 
 

@@ -1,11 +1,11 @@
-"""The graph against the task, and the twins of recurrent networks against the originals."""
+"""Recurrent networks as scans, and the resize, against the originals."""
 
 import pytest
 import torch
 from torch import nn
 
 from leyden.data.decode import decode
-from leyden.deploy.graph import Resize, Scanned, twin
+from leyden.deploy.graph import Resize, Scanned, with_scans
 from leyden.models.rnn import RNN
 
 
@@ -13,7 +13,7 @@ from leyden.models.rnn import RNN
 @pytest.mark.parametrize(
     "options", [{}, {"num_layers": 2, "bidirectional": True}, {"bias": False, "batch_first": True}]
 )
-def test_a_twin_has_equal_numbers(cell, options):
+def test_a_scan_has_equal_numbers(cell, options):
     torch.manual_seed(0)
     original = cell(3, 5, **options)
     x, directions = torch.randn(4, 7, 3), original.num_layers * (1 + original.bidirectional)
@@ -28,9 +28,9 @@ def test_a_twin_has_equal_numbers(cell, options):
 
 def test_a_model_is_copied_only_where_it_has_one():
     plain, recurrent = nn.Linear(2, 2), RNN([None, 3], 4, hidden=5)
-    assert twin(plain) is plain
-    other = twin(recurrent)
-    assert not any(type(part) is nn.GRU for name, part in other.named_modules() if not name.endswith("cell"))
+    assert with_scans(plain) is plain
+    other = with_scans(recurrent)
+    assert not any(type(part) is nn.GRU for name, part in other.named_modules() if not name.endswith("rnn"))
     x = torch.randn(3, 6, 3), torch.tensor([6, 1, 4])
     assert torch.allclose(recurrent(x), other(x), atol=1e-6) and isinstance(recurrent.forth[0], nn.GRU)
 

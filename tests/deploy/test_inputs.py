@@ -1,48 +1,15 @@
-"""The order of inputs, and their parts for ranks and workers."""
+"""What is found below a path, and what of arrays is taken."""
 
-import itertools
-
+import numpy as np
 import pytest
-import torch
-from torch.utils.data import DataLoader
 
 from leyden import UserError
-from leyden.data.samples import whole
-from leyden.deploy.inputs import Stream, below, joined
-from leyden.deploy.sample import Sample
+from leyden.deploy.inputs import below, of_path
+from leyden.deploy.metadata import Metadata
 
-
-def source():
-    for number in range(23):
-        yield Sample(str(number), (lambda number=number: read(number)))
-
-
-def read(number):
-    if number % 5 == 3:
-        raise UserError(f"{number} is bad")
-    return torch.full((2,), float(number))
-
-
-@pytest.mark.parametrize(("world", "workers"), [(1, 0), (1, 2), (2, 0), (3, 2)])
-def test_each_input_once_and_in_order(world, workers):
-    ranks = [
-        list(DataLoader(Stream(source, 4, rank, world), None, num_workers=workers, collate_fn=whole))
-        for rank in range(world)
-    ]
-    batches = [batch for row in itertools.zip_longest(*ranks) for batch in row if batch]
-    assert [name for batch in batches for name in batch["names"]] == [str(number) for number in range(23)]
-    for batch in batches:
-        good = [name for name, error in zip(batch["names"], batch["errors"], strict=True) if error is None]
-        assert batch["x"][0][:, 0].tolist() == [float(name) for name in good]
-        assert all(
-            error in (None, f"{name} is bad") for name, error in zip(batch["names"], batch["errors"], strict=True)
-        )
-
-
-def test_sequences_are_padded():
-    values, lengths = joined([torch.ones(3, 2), torch.ones(5, 2)])
-    assert values.shape == (2, 5, 2) and lengths.tolist() == [3, 5] and values.sum() == 16
-    assert joined([]) is None
+IMAGE = Metadata("image", {"image": ["batch", 1, 2, 3]}, {"probs": ["batch", 2]}, dtype="uint8")
+SEQUENCE = Metadata("sequence", {"values": ["batch", "time", 3], "lengths": ["batch"]}, {"probs": ["batch", 2]})
+TABLE = Metadata("table", {"row": ["batch", 2]}, {"values": ["batch", 1]})
 
 
 def test_a_folder_in_the_order_of_names(tmp_path):
@@ -50,3 +17,50 @@ def test_a_folder_in_the_order_of_names(tmp_path):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     assert [name for name, _ in below(str(tmp_path), (".png",))] == ["a.PNG", "b.png", "x/a.png", "x/z.png"]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "arrays", "said"),
+    [
+        (IMAGE, {"x": np.zeros((4, 1, 2, 3), np.uint8)}, None),
+        (IMAGE, {"x": np.zeros((4, 2, 3), np.uint8)}, "uint8 of batch x 1 x 2 x 3, as .*; got uint8 of 4 x 2 x 3"),
+        (IMAGE, {"x": np.zeros((4, 1, 2, 3))}, "must hold uint8 of .*; got float64"),
+        (IMAGE, {"a": np.zeros(3), "b": np.zeros(3)}, "must hold an array `x`; got a, b"),
+        (SEQUENCE, {"x": np.ones((2, 5, 3)), "lengths": [4, 1]}, None),
+        (SEQUENCE, {"x": np.ones((2, 5, 3)), "lengths": [4]}, "`lengths` of .* must have 2 entries"),
+        (SEQUENCE, {"x": np.ones((2, 5, 4))}, "must hold float32 of batch x time x 3"),
+        (TABLE, {"x": np.ones((2, 2), int)}, None),
+        (TABLE, {"x": np.array([["a", "b"]])}, "got <U1 of 1 x 2"),
+    ],
+)
+def test_batches(tmp_path, metadata, arrays, said):
+    np.savez(tmp_path / "b.npz", **arrays)
+    samples = of_path(str(tmp_path / "b.npz"), metadata)
+    if said:
+        with pytest.raises(UserError, match=said):
+            next(samples)
+        return
+    for index, sample in enumerate(samples):
+        want = arrays["x"][index][: arrays["lengths"][index]] if "lengths" in arrays else arrays["x"][index]
+        assert np.array_equal(sample.read().numpy(), want) and sample.name.endswith(f"b.npz[{index}]")
+    assert index == len(arrays["x"]) - 1
+
+
+def test_rows_by_place_with_and_without_a_header(tmp_path):
+    for header in ("", "a,b\n"):
+        (tmp_path / "t.csv").write_text(header + "1,2\n3,\n4\n")
+        one, two, bad = of_path(str(tmp_path / "t.csv"), TABLE)
+        assert one.read().tolist() == [1, 2] and two.read()[0] == 3 and two.read()[1].isnan()
+        with pytest.raises(UserError, match="must have 2 cells; got 1"):
+            bad.read()
+
+
+def test_a_damaged_file_among_others_is_a_sample_that_cannot_be_read(tmp_path):
+    (tmp_path / "a.npy").write_bytes(b"nothing")
+    np.save(tmp_path / "b.npy", np.ones((1, 2)))
+    bad, good = of_path(str(tmp_path), TABLE)
+    assert good.read().tolist() == [1, 1] and bad.name == "a.npy"
+    with pytest.raises(UserError, match="cannot be read as a batch"):
+        bad.read()
+    with pytest.raises(UserError, match="cannot be read as a batch"):
+        next(of_path(str(tmp_path / "a.npy"), TABLE))

@@ -3,7 +3,7 @@
 import pytest
 
 from leyden import UserError
-from leyden.deploy.output import refuse, writing
+from leyden.deploy.output import writing
 
 
 def test_it_takes_its_place_at_the_end(tmp_path):
@@ -24,7 +24,15 @@ def test_after_an_error_all_is_as_before(tmp_path):
 
 def test_what_is_refused(tmp_path):
     (tmp_path / "a.txt").write_text("old")
-    for path, said in (("a.txt", "overwrite=true"), ("", "is a folder"), ("a.txt/b.txt", "cannot be written")):
-        with pytest.raises(UserError, match=said):
-            refuse(tmp_path / path, overwrite=False)
-    refuse(tmp_path / "a.txt", overwrite=True)
+    for path, said in (("a.txt", "overwrite=true"), ("", "must be a file; got the folder"), ("a.txt/b.txt", "cannot")):
+        with pytest.raises(UserError, match=said), writing(tmp_path / path):
+            pytest.fail("it was not refused")
+    assert (tmp_path / "a.txt").read_text() == "old"
+
+
+def test_what_cannot_be_read_is_not_called_unwritable(tmp_path):
+    with pytest.raises(FileNotFoundError), writing(tmp_path / "a.txt"):
+        (tmp_path / "missing.txt").read_text()
+    with pytest.raises(UserError, match="cannot be written"), writing(tmp_path / "a.txt") as beside:
+        beside.unlink()
+    assert not list(tmp_path.iterdir())

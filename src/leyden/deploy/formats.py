@@ -1,4 +1,4 @@
-"""From a graph to a file: ONNX, torch.export's pt2, TorchScript, or the weights alone. One file, no side files."""
+"""From a graph to a file and back: ONNX, torch.export's pt2, TorchScript, or the weights alone. No side files."""
 
 from __future__ import annotations
 
@@ -16,36 +16,38 @@ import torch
 from torch import Tensor, nn
 
 from leyden import UserError
-from leyden.deploy.graph import twin
-from leyden.deploy.session import METADATA
+from leyden.deploy.graph import Call, with_scans
+from leyden.deploy.metadata import Dims, Metadata
 
 ENDINGS = {"onnx": ".onnx", "pt2": ".pt2", "torchscript": ".pt", "state_dict": ".pth"}
-NEEDS = {"onnx": ("onnx", "onnxscript", "onnxruntime")}  # packages, besides torch
+EXTRA = "leyden.json"  # the metadata in torch's files
+Example = tuple[Tensor, ...]
 
 
-def write(kind: str, graph: nn.Module, example: tuple[Tensor, ...], card: dict[str, Any], path: Path) -> None:
-    """Write a graph in one of ENDINGS; its dimensions are those of the card.
+def write(form: str, graph: nn.Module, example: Example, metadata: Metadata, path: Path) -> None:
+    """Write a graph in one of ENDINGS; its dimensions are those of the metadata.
 
     Raises:
         UserError: the exporter cannot follow the model, or the file cannot be written.
     """
-    missing = [name for name in NEEDS.get(kind, ()) if importlib.util.find_spec(name) is None]
-    if missing:
-        raise UserError(f"format={kind} needs {' and '.join(missing)}; type pip install {' '.join(missing)}.")
+    needed = ("onnx", "onnxscript", "onnxruntime") if form == "onnx" else ()
+    if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
+        raise UserError(f"format={form} needs {' and '.join(missing)}; type pip install {' '.join(missing)}.")
+    writers = {"onnx": write_onnx, "pt2": write_pt2, "torchscript": write_torchscript, "state_dict": write_state_dict}
     try:
         torch.compiler.reset()  # else sizes that an earlier export of this process saw may be taken for fixed ones
         with quiet(), torch.no_grad():
-            WRITERS[kind](graph, example, card, path)
-    except OSError as error:
-        raise UserError(f"{path.parent} cannot be written ({error.strerror or error}); set output=<file>.") from error
+            writers[form](graph, example, metadata, path)
+    except OSError:
+        raise
     except Exception as error:  # exporters have errors of many kinds, and long ones
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
-        lines = [line for line in str(cause).splitlines() if line.strip()] or [type(cause).__name__]
-        reason = " ".join(lines[0].split()).rstrip(".")[:200]
-        others = ", ".join(other for other in ENDINGS if other != kind)
-        raise UserError(f"format={kind} cannot follow this model ({reason}); try format={others}.") from error
+        reason = next((line for line in str(cause).splitlines() if line.strip()), type(cause).__name__)
+        reason = " ".join(reason.split()).rstrip(".")[:200]
+        others = ", ".join(other for other in ENDINGS if other != form)
+        raise UserError(f"format={form} cannot follow this model ({reason}); try format={others}.") from error
 
 
 @contextlib.contextmanager
@@ -54,58 +56,83 @@ def quiet() -> Iterator[None]:
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
-        with (
-            warnings.catch_warnings(),
-            contextlib.redirect_stdout(io.StringIO()),
-            contextlib.redirect_stderr(io.StringIO()),
-        ):
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
         logging.disable(before)
 
 
-def sizes(card: dict[str, Any]) -> tuple[dict[int, Any], ...]:
-    """For each input its dimensions of any size, by their names."""
-    return tuple(
-        {place: torch.export.Dim(size) for place, size in enumerate(dims) if isinstance(size, str)}
-        for dims in card["inputs"].values()
+def dynamic_shapes(graph: nn.Module, metadata: Metadata) -> Any:
+    """For each argument of the graph its dimensions of any size, as torch.export wants them."""
+    named = tuple(
+        {axis: torch.export.Dim(dim) for axis, dim in enumerate(dims) if isinstance(dim, str)}
+        for dims in metadata.inputs.values()
     )
+    return (named,) if isinstance(graph, Call) else named  # whose one argument is *inputs
 
 
-def spread(graph: nn.Module, card: dict[str, Any]) -> Any:
-    """The dynamic shapes as torch.export wants them for the graph's arguments."""
-    return (sizes(card),) if type(graph).__name__ == "Call" else sizes(card)
-
-
-def onnx(graph: nn.Module, example: tuple[Tensor, ...], card: dict[str, Any], path: Path) -> None:
+def write_onnx(graph: nn.Module, example: Example, metadata: Metadata, path: Path) -> None:
     program = torch.onnx.export(
-        twin(graph), example, dynamo=True, dynamic_shapes=spread(graph, card), external_data=False, verbose=False,
-        input_names=list(card["inputs"]), output_names=list(card["outputs"]),
-    )  # fmt: skip
+        with_scans(graph),
+        example,
+        dynamo=True,
+        dynamic_shapes=dynamic_shapes(graph, metadata),
+        external_data=False,
+        verbose=False,
+        input_names=list(metadata.inputs),
+        output_names=list(metadata.outputs),
+    )
     assert program is not None
-    program.model.metadata_props.update({name: json.dumps(value) for name, value in card.items()})
+    program.model.metadata_props.update({name: json.dumps(value) for name, value in vars(metadata).items()})
     program.save(str(path), external_data=False)
 
 
-def pt2(graph: nn.Module, example: tuple[Tensor, ...], card: dict[str, Any], path: Path) -> None:
-    program = torch.export.export(twin(graph), example, dynamic_shapes=spread(graph, card), strict=False)
-    with open(path, "wb") as file:
-        torch.export.save(program, file, extra_files={METADATA: json.dumps(card)})
+def write_pt2(graph: nn.Module, example: Example, metadata: Metadata, path: Path) -> None:
+    shapes = dynamic_shapes(graph, metadata)
+    program = torch.export.export(with_scans(graph), example, dynamic_shapes=shapes, strict=False)
+    torch.export.save(program, path, extra_files={EXTRA: json.dumps(vars(metadata))})
 
 
-def torchscript(graph: nn.Module, example: tuple[Tensor, ...], card: dict[str, Any], path: Path) -> None:
+def write_torchscript(graph: nn.Module, example: Example, metadata: Metadata, path: Path) -> None:
     traced = torch.jit.trace(graph, example, check_trace=False)
-    torch.jit.save(traced, str(path), _extra_files={METADATA: json.dumps(card)})
+    torch.jit.save(traced, str(path), _extra_files={EXTRA: json.dumps(vars(metadata))})
 
 
-def state_dict(graph: nn.Module, example: tuple[Tensor, ...], card: dict[str, Any], path: Path) -> None:
-    """The model's weights by their names; the card is their attribute `metadata`."""
-    weights = getattr(graph, "model", graph).state_dict()
-    weights.metadata = card  # type: ignore[attr-defined]
+def write_state_dict(graph: nn.Module, example: Example, metadata: Metadata, path: Path) -> None:
+    """The model's weights by their names; the metadata is their attribute `metadata`."""
+    weights: Any = weights_of(graph)
+    weights.metadata = dict(vars(metadata))
     torch.save(weights, path)
 
 
-WRITERS: dict[str, Callable[[nn.Module, tuple[Tensor, ...], dict[str, Any], Path], None]] = {
-    "onnx": onnx, "pt2": pt2, "torchscript": torchscript, "state_dict": state_dict,
-}  # fmt: skip
+def weights_of(graph: nn.Module) -> dict[str, Tensor]:
+    """Of the graph's model, or of a user's own task."""
+    part: Any = graph.task if isinstance(graph, Call) else graph.model
+    return part.state_dict()
+
+
+def load(form: str, path: Path) -> tuple[Callable[..., Any], list[Dims]]:
+    """A written file as a function of its inputs, and the dimensions that it states of each; none for TorchScript."""
+    if form == "onnx":
+        return load_onnx(path)
+    if form == "torchscript":
+        return torch.jit.load(path, map_location="cpu"), []
+    program = torch.export.load(path)
+    names = program.graph_signature.user_inputs
+    values = [node.meta["val"] for node in program.graph.nodes if node.op == "placeholder" and node.name in names]
+    return program.module(), [[n if isinstance(n, int) else str(n) for n in value.shape] for value in values]
+
+
+def load_onnx(path: Path) -> tuple[Callable[..., Any], list[Dims]]:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    entries = session.get_inputs()
+
+    def run(*inputs: Tensor) -> list[Any]:
+        return session.run(None, {entry.name: part.numpy() for entry, part in zip(entries, inputs, strict=True)})
+
+    return run, [list(entry.shape) for entry in entries]

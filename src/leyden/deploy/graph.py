@@ -1,9 +1,9 @@
-"""The whole way of a prediction as one plain module: raw input in, meaning out."""
+"""A task as one plain module for predictions and exports: raw input in, probabilities or values out."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch._higher_order_ops.scan import scan
 from torch.nn import functional as F
 from torchvision.transforms import v2
 
+from leyden import UserError
 from leyden.data.samples import to_float
 from leyden.tasks.supervised import Supervised
 
@@ -29,9 +30,8 @@ class Graph(nn.Module):
 
     def read(self, x: Any) -> Tensor:
         x = self.preprocess(x)
-        weight = next((p for p in self.model.parameters() if p.is_floating_point()), None)
-        if weight is not None:
-            x = x.to(weight.dtype) if isinstance(x, Tensor) else (x[0].to(weight.dtype), *x[1:])
+        dtype = next((p.dtype for p in self.model.parameters() if p.is_floating_point()), torch.float32)
+        x = x.to(dtype) if isinstance(x, Tensor) else (x[0].to(dtype), *x[1:])
         return self.readout(self.model(x).float())
 
 
@@ -47,10 +47,13 @@ class Sequences(Graph):
         return self.read((values, lengths))
 
 
-class Rows(Graph):
+class Tables(Graph):
     def forward(self, row: Tensor) -> Tensor:
         """row: B x columns; NaN where a value is missing."""
         return self.read(self.prepare(row))
+
+
+GRAPHS = {"image": Images, "sequence": Sequences, "table": Tables}
 
 
 class Call(nn.Module):
@@ -60,17 +63,29 @@ class Call(nn.Module):
         super().__init__()
         self.task, self.keys = task, keys
 
+    def named(self, *inputs: Tensor) -> dict[str, Tensor]:
+        """The outputs by their names. Raises UserError where they are no tensors."""
+        outputs = self.task(dict(zip(self.keys, inputs, strict=True))) if self.keys else self.task(*inputs)
+        if not isinstance(outputs, dict):
+            several = outputs if isinstance(outputs, list | tuple) else [outputs]
+            outputs = {f"output{number or ''}": part for number, part in enumerate(several)}
+        if not outputs or not all(isinstance(part, Tensor) for part in outputs.values()):
+            raise UserError(f"forward of {type(self.task).__name__} must give a tensor, several, or a dict of them.")
+        return outputs
+
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        found = self.task(dict(zip(self.keys, inputs, strict=True))) if self.keys else self.task(*inputs)
-        found = tuple(found.values()) if isinstance(found, dict) else found
-        return tuple(found) if isinstance(found, list | tuple) else (found,)
+        return tuple(self.named(*inputs).values())
 
 
-KINDS = {"image": Images, "sequence": Sequences, "table": Rows}
+def resized(image: Tensor, size: Sequence[int] | None) -> Tensor:
+    """Pictures of B x C x H x W as `leyden.data.decode` resizes them, antialiased; None leaves them as they are."""
+    if size is None or list(image.shape[2:]) == list(size):
+        return image
+    return F.interpolate(image, tuple(size), mode="bilinear", antialias=True)
 
 
 class Resize(nn.Module):
-    """uint8 pictures of any size, B x C x H x W, as `leyden.data.decode` resizes them: antialiased, in whole levels."""
+    """`resized` for exporters, which know no uint8 there: in float, rounded to whole levels."""
 
     def __init__(self, size: Sequence[int]):
         super().__init__()
@@ -82,11 +97,11 @@ class Resize(nn.Module):
 
 
 class Apply(nn.Module):
-    """The run's own transforms of a sample, on a batch of them."""
+    """The run's own transforms, on a sample or on a batch."""
 
-    def __init__(self, transforms: Sequence[nn.Module]):
+    def __init__(self, transforms: Sequence[Callable[[Tensor], Tensor]] = ()):
         super().__init__()
-        self.transforms = nn.ModuleList(transforms)
+        self.transforms = list(transforms)
 
     def forward(self, image: Tensor) -> Tensor:
         for transform in self.transforms:
@@ -95,68 +110,52 @@ class Apply(nn.Module):
 
 
 class Scanned(nn.Module):
-    """The twin of a GRU or LSTM, with its weights, as a scan: exporters freeze the time of the original."""
+    """A GRU or LSTM with the same weights as a scan over time: exporters freeze the time axis of torch's own."""
 
-    def __init__(self, cell: nn.RNNBase):
+    def __init__(self, rnn: nn.RNNBase):
         super().__init__()
-        self.cell = cell
+        self.rnn = rnn
 
     def forward(self, values: Tensor, state: Any = None) -> tuple[Tensor, Any]:
-        """B x T x F -> B x T x directions * hidden, and what the original gives as its last state."""
-        cell, ends = self.cell, []
-        x = values if cell.batch_first else values.transpose(0, 1)
-        directions = 1 + cell.bidirectional
+        """B x T x F -> B x T x directions * hidden, and the last state as torch gives it."""
+        rnn, ends = self.rnn, []
+        x = values if rnn.batch_first else values.transpose(0, 1)
+        directions = 1 + rnn.bidirectional
         if state is None:
-            empty = x.new_zeros(cell.num_layers * directions, x.shape[0], cell.hidden_size)
-            state = (empty, empty) if cell.mode == "LSTM" else (empty,)
+            zeros = x.new_zeros(rnn.num_layers * directions, x.shape[0], rnn.hidden_size)
+            state = (zeros, zeros) if rnn.mode == "LSTM" else zeros
         start = state if isinstance(state, tuple) else (state,)
-        for layer in range(cell.num_layers):
-            found = []
-            for back in range(directions):
-                place = layer * directions + back
-                begin = tuple(part[place].clone() for part in start)
-                last, out = self.walk(x.flip(1) if back else x, begin, f"l{layer}{'_reverse' * back}")
-                found.append(out.flip(1) if back else out)
-                ends.append(last)
-            x = torch.cat(found, -1)
-        state = tuple(torch.stack(parts) for parts in zip(*ends, strict=True))
-        return x if cell.batch_first else x.transpose(0, 1), state if cell.mode == "LSTM" else state[0]
+        for layer in range(rnn.num_layers):
+            outputs = []
+            for reverse in range(directions):
+                begin = tuple(part[layer * directions + reverse].clone() for part in start)
+                name = f"l{layer}{'_reverse' * reverse}"
+                end, out = self.layer(x.flip(1) if reverse else x, begin, name)
+                outputs.append(out.flip(1) if reverse else out)
+                ends.append(end)
+            x = torch.cat(outputs, -1)
+        last = tuple(torch.stack(parts) for parts in zip(*ends, strict=True))
+        return x if rnn.batch_first else x.transpose(0, 1), last if rnn.mode == "LSTM" else last[0]
 
-    def walk(self, x: Tensor, begin: tuple[Tensor, ...], name: str) -> tuple[tuple[Tensor, ...], Tensor]:
+    def layer(self, x: Tensor, begin: tuple[Tensor, ...], name: str) -> tuple[tuple[Tensor, ...], Tensor]:
         """One layer in one direction: its last state, and B x T x hidden."""
-        w_in, w_state = (getattr(self.cell, f"weight_{part}_{name}") for part in ("ih", "hh"))
-        biases = [getattr(self.cell, f"bias_{part}_{name}") for part in ("ih", "hh")] if self.cell.bias else [0.0, 0.0]
+        parts = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")[: 4 if self.rnn.bias else 2]
+        weights, lstm = [getattr(self.rnn, f"{part}_{name}") for part in parts], self.rnn.mode == "LSTM"
 
-        def gru(state: tuple[Tensor], gates: Tensor) -> tuple[tuple[Tensor], Tensor]:
-            (h,) = state
-            reset, update, new = gates.chunk(3, 1)
-            h_reset, h_update, h_new = (h @ w_state.T + biases[1]).chunk(3, 1)
-            update, new = torch.sigmoid(update + h_update), torch.tanh(new + torch.sigmoid(reset + h_reset) * h_new)
-            h = new + update * (h - new)
-            return (h,), h.clone()
+        def step(state: tuple[Tensor, ...], x: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+            state = torch.lstm_cell(x, state, *weights) if lstm else (torch.gru_cell(x, *state, *weights),)
+            return state, state[0].clone()
 
-        def lstm(state: tuple[Tensor, Tensor], gates: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor]:
-            h, c = state
-            enter, forget, new, out = (gates + h @ w_state.T + biases[1]).chunk(4, 1)
-            c = torch.sigmoid(forget) * c + torch.sigmoid(enter) * torch.tanh(new)
-            h = torch.sigmoid(out) * torch.tanh(c)
-            return (h, c), h.clone()
-
-        steps = (x @ w_in.T + biases[0]).transpose(0, 1)
-        last, out = scan(lstm if self.cell.mode == "LSTM" else gru, begin, steps)
+        last, out = scan(step, begin, x.transpose(0, 1))
         return last, out.transpose(0, 1)
 
 
-def twin(module: nn.Module) -> nn.Module:
-    """A copy with a `Scanned` in place of each GRU and LSTM; the module itself where it has none."""
-    if not any(fits(part) for part in module.modules()):
+def with_scans(module: nn.Module) -> nn.Module:
+    """A copy with `Scanned` in place of each GRU and LSTM; the module itself where it has none."""
+    if not any(isinstance(part, nn.GRU | nn.LSTM) for part in module.modules()):
         return module
     module = copy.deepcopy(module)
     for name, part in list(module.named_modules()):
-        if name and fits(part):
+        if isinstance(part, nn.GRU | nn.LSTM) and not part.proj_size:
             module.set_submodule(name, Scanned(part))
     return module
-
-
-def fits(part: nn.Module) -> bool:
-    return isinstance(part, nn.GRU | nn.LSTM) and not getattr(part, "proj_size", 0)

@@ -2,166 +2,219 @@
 
 from __future__ import annotations
 
+import csv
 import glob
 import itertools
 import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
-from torch.utils.data import IterableDataset, get_worker_info
-from torchvision.transforms import v2
 
 from leyden import UserError
-from leyden.data import decode
+from leyden.data import decode, sequence_folder
 from leyden.data.image_folder import ImageFolder
-from leyden.data.samples import to_float
-from leyden.deploy.arrays import batch, is_one, sequence
-from leyden.deploy.sample import Sample
-from leyden.deploy.tables import table
+from leyden.data.table import codes, is_number, lines
+from leyden.deploy.graph import resized
+from leyden.deploy.metadata import Metadata
 
 BATCHES = (".npy", ".npz")
 ENDINGS = {"image": (*decode.ENDINGS, *BATCHES), "sequence": (".csv", *BATCHES), "table": (".csv", ".tsv", *BATCHES)}
 WORDS = {"image": "pictures", "sequence": "sequences", "table": "rows of a table"}
 
 
-def files(path: str, kind: str) -> Iterator[tuple[str, str]]:
-    """Name and path of each file: itself, those below a folder that fit, or what a glob matches.
+class Sample(NamedTuple):
+    """One input that is still to be read; `read` raises UserError where it cannot be."""
+
+    name: str
+    read: Callable[[], Tensor]
+    target: Any = None  # where it is known
+
+
+def of_split(split: str, data: Any) -> Iterator[Sample]:
+    """The samples of a split of a run's own datamodule, with their targets."""
+    samples = data.splits[split]
+
+    def read(index: int) -> Tensor:
+        x, _, _ = samples.__getitems__([index])
+        return x[0][0] if isinstance(x, tuple) else x[0]
+
+    for index in range(len(samples)):
+        name = data.name(split, index) if isinstance(data, ImageFolder) else f"{split}[{index}]"
+        yield Sample(name, partial(read, index), samples.y[index].tolist())
+
+
+def of_path(path: str, metadata: Metadata) -> Iterator[Sample]:
+    """All samples of a path, in the order of their names; a file that cannot be opened is a sample that cannot be read.
 
     Raises:
-        UserError: there is none, or a single one is of another kind.
+        UserError: as `files` does, or where the one file that was typed does not fit the model, before any sample.
     """
-    place, endings = os.path.expanduser(path), ENDINGS[kind]
-    if os.path.isdir(place):
-        found = below(place, endings)
-        wrong = f"input={path} is a folder without {WORDS[kind]} ({', '.join(endings)})."
-    elif os.path.exists(place):
-        if not place.lower().endswith(endings):
-            raise UserError(f"input={path} is no file for this model; it takes {WORDS[kind]} ({', '.join(endings)}).")
-        found, wrong = iter([(path, place)]), ""
-    else:
-        found = ((name, name) for name in sorted(glob.glob(place, recursive=True)) if os.path.isfile(name))
-        wrong = f"input={path} is not there: no file, no folder, and no pattern that a file matches."
-    first = next(found, None)
-    if first is None:
-        raise UserError(wrong)
-    yield first
-    yield from found
-
-
-def below(root: str, endings: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """The files of these endings below a folder, by their path in it; hidden files and folders are left out."""
-    for folder, folders, names in os.walk(root, followlinks=True):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(names):
-            if name.lower().endswith(endings) and not name.startswith("."):
-                path = os.path.join(folder, name)
-                yield Path(os.path.relpath(path, root)).as_posix(), path
-
-
-def samples(path: str, card: dict[str, Any]) -> Iterator[Sample]:
-    """All samples of a path, in the order of their names; a file that cannot be opened is one that cannot be read.
-
-    Raises:
-        UserError: as `files` does, or where the first of them does not fit the model, before any sample.
-    """
+    reads = {"image": picture, "sequence": sequence}
     begun = False
-    for name, file in files(path, card["kind"]):
+    for name, file in files(path, metadata.kind):
         try:
-            for sample in within(name, Path(file), card):
+            if file.lower().endswith(BATCHES):
+                samples = arrays(name, Path(file), metadata)
+            elif metadata.kind == "table":
+                samples = rows(name, Path(file), metadata)
+            else:
+                samples = iter([Sample(name, partial(reads[metadata.kind], Path(file), metadata))])
+            for sample in samples:
                 yield sample
                 begun = True
         except UserError as error:
-            if not begun and file == os.path.expanduser(path):
+            if not begun and name == path:
                 raise
             yield Sample(name, partial(fail, str(error)))
             begun = True
-
-
-def within(name: str, file: Path, card: dict[str, Any]) -> Iterator[Sample]:
-    kind = card["kind"]
-    if file.suffix.lower() in BATCHES and not (kind == "sequence" and is_one(file)):
-        yield from batch(name, file, card)
-    elif kind == "table":
-        yield from table(name, file, card)
-    else:
-        yield Sample(name, partial(sequence if kind == "sequence" else picture, file, card))
 
 
 def fail(sentence: str) -> Tensor:
     raise UserError(sentence)
 
 
-def picture(file: Path, card: dict[str, Any]) -> Tensor:
-    """uint8 of C x H x W: resized as the run does or to the one size that it knows; as it is for own transforms."""
-    channels, *size = card["inputs"]["image"][1:]
-    size = card["size"] or (size if all(isinstance(side, int) for side in size) else None)
-    return decode.decode(file, tuple(size) if size else None, channels, card["background"])
+def files(path: str, kind: str) -> list[tuple[str, str]]:
+    """Name and path of each file: itself, those below a folder that fit, or what a glob matches.
 
-
-class Stream(IterableDataset):
-    """Batches of what `source` gives: {"names", "errors", "x"}, of which each rank and each worker makes its own.
-
-    x is a batch of the samples that could be read (None if there is none), a pair of values and lengths for sequences;
-    `errors` has a sentence for each of the others, None for each of these.
+    Raises:
+        UserError: there is none, or a single one is of another kind.
     """
-
-    def __init__(self, source: Callable[[], Iterator[Sample]], size: int, rank: int = 0, world: int = 1):
-        self.source, self.size, self.rank, self.world = source, size, rank, world
-        self.transforms: list[Callable[[Tensor], Tensor]] = []
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        worker = get_worker_info()
-        mine, step = self.rank, self.world
-        if worker:  # of this rank's batches every n-th, so that their order is that of the inputs
-            mine, step = mine + self.world * worker.id, step * worker.num_workers
-        stream = self.source()
-        for number in itertools.count():
-            part = list(itertools.islice(stream, self.size))
-            if not part:
-                return
-            if number % step == mine:
-                yield self.read(part)
-
-    def read(self, part: list[Sample]) -> dict[str, Any]:
-        found: list[Tensor] = []
-        errors: list[str | None] = []
-        for sample in part:
-            try:
-                x = sample.read()
-                for transform in self.transforms:
-                    x = transform(to_float(x) if isinstance(transform, v2.Normalize) else x)
-                if found and x.dim() == 3 and x.shape != found[0].shape:
-                    raise UserError(f"{sample.name} is {list(x.shape)} after the run's transforms, others are not.")
-                found.append(x)
-                errors.append(None)
-            except UserError as error:
-                errors.append(str(error))
-        targets = [sample.target for sample in part]
-        return {"names": [sample.name for sample in part], "errors": errors, "x": joined(found), "targets": targets}
+    place, takes = os.path.expanduser(path), f"{WORDS[kind]} ({', '.join(ENDINGS[kind])})"
+    if os.path.isfile(place):
+        if not place.lower().endswith(ENDINGS[kind]):
+            raise UserError(f"`input` must hold what the model takes, {takes}; got `{path}`.")
+        return [(path, place)]
+    if os.path.isdir(place):
+        if not (found := below(place, ENDINGS[kind])):
+            raise UserError(f"`input` must hold what the model takes, {takes}; got the folder `{path}` without any.")
+        return found
+    names = [name for name in sorted(glob.glob(place, recursive=True)) if os.path.isfile(name)]
+    if not names:
+        raise UserError(f"`input` must be a file, a folder or a pattern that files match; `{path}` is not there.")
+    return [(name, name) for name in names]
 
 
-def joined(found: list[Tensor]) -> tuple[Tensor, ...] | None:
-    """Samples as what a model takes: a batch, or for sequences (values padded with zeros, lengths)."""
-    if not found:
-        return None
-    if found[0].dim() == 2:
-        return pad_sequence(found, batch_first=True), torch.tensor([len(values) for values in found])
-    return (torch.stack(found),)
+def below(root: str, endings: tuple[str, ...]) -> list[tuple[str, str]]:
+    """The files of these endings below a folder, by their path in it; hidden files and folders are left out."""
+    found = []
+    for folder, folders, names in os.walk(root, followlinks=True):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            if name.lower().endswith(endings) and not name.startswith("."):
+                path = os.path.join(folder, name)
+                found.append((Path(os.path.relpath(path, root)).as_posix(), path))
+    return found
 
 
-def own(split: str, data: Any) -> Iterator[Sample]:
-    """The samples of a split of a run's own datamodule, with what they are."""
-    found = data.splits[split]
-    for place in range(len(found)):
-        name = data.name(split, place) if isinstance(data, ImageFolder) else f"{split}[{place}]"
-        yield Sample(name, partial(taken, found, place), found.y[place].tolist())
+def picture(file: Path, metadata: Metadata) -> Tensor:
+    """uint8 of C x H x W: resized as the run does or to the one size that it knows; as it is for own transforms."""
+    channels, *size = metadata.inputs["image"][1:]
+    size = metadata.size or [side for side in size if isinstance(side, int)]
+    return decode.decode(file, tuple(size) if size else None, channels, metadata.background)
 
 
-def taken(found: Any, place: int) -> Tensor:
-    x, _, _ = found.__getitems__([place])
-    return x[0][0] if isinstance(x, tuple) else x[0]
+def sequence(file: Path, metadata: Metadata) -> Tensor:
+    return checked_sequence(sequence_folder.load(file), str(file), metadata)
+
+
+def checked_sequence(values: Tensor, name: str, metadata: Metadata) -> Tensor:
+    features = metadata.inputs["values"][2]
+    if values.shape[1] != features or not len(values):
+        raise UserError(f"{name} must be a sequence of T x {features}; got {shape_text(values.shape)}.")
+    if not values.isfinite().all():
+        raise UserError(f"{name} holds NaN or infinity.")
+    return values
+
+
+def shape_text(dims: Any) -> str:
+    return " x ".join(map(str, dims))
+
+
+def arrays(name: str, file: Path, metadata: Metadata) -> Iterator[Sample]:
+    """The samples of a batch in a .npy file, or in `x` of a .npz file, where sequences may have `lengths`.
+
+    Raises:
+        UserError: it cannot be read, or is not of the shape and type that the model takes.
+    """
+    try:
+        loaded = np.load(file, mmap_mode="r", allow_pickle=False)
+        one = isinstance(loaded, np.ndarray)
+        parts = {"x": loaded} if one else {key: loaded[key] for key in ("x", "lengths") if key in loaded}
+    except Exception as error:  # damaged heads and archives have errors of many kinds
+        raise UserError(f"{file} cannot be read as a batch ({' '.join(str(error).split())}).") from error
+    if one and metadata.kind == "sequence" and loaded.ndim == 2:
+        yield Sample(name, partial(sequence, file, metadata))
+        return
+    if "x" not in parts:
+        raise UserError(f"{file} must hold an array `x`; got {', '.join(loaded.files) or 'nothing'}.")
+    x, lengths = parts["x"], parts.get("lengths")
+    dims = next(iter(metadata.inputs.values()))
+    shape_fits = x.ndim == len(dims) and all(
+        isinstance(dim, str) or dim == size for dim, size in zip(dims, x.shape, strict=True)
+    )
+    type_fits = x.dtype == np.uint8 if metadata.dtype == "uint8" else x.dtype.kind in "buif"
+    if not (shape_fits and type_fits):
+        got = f"{x.dtype} of {shape_text(x.shape)}"
+        raise UserError(f"{file} must hold {metadata.dtype} of {shape_text(dims)}, as the model takes it; got {got}.")
+    if lengths is not None and lengths.shape != x.shape[:1]:
+        raise UserError(f"`lengths` of {file} must have {len(x)} entries; got {shape_text(lengths.shape)}.")
+    for index in range(len(x)):
+        length = None if lengths is None else int(lengths[index])
+        yield Sample(f"{name}[{index}]", partial(entry, x, index, length, f"{name}[{index}]", metadata))
+
+
+def entry(batch: np.ndarray, index: int, length: int | None, name: str, metadata: Metadata) -> Tensor:
+    x = torch.from_numpy(np.array(batch[index]))
+    if metadata.kind == "sequence":
+        return checked_sequence(x[:length].float(), name, metadata)
+    if metadata.kind == "image":
+        return resized(x[None], metadata.size)[0]
+    return x.float()
+
+
+def rows(name: str, file: Path, metadata: Metadata) -> Iterator[Sample]:
+    """The rows of a CSV file; columns are found by their names where the run knows them, else by their places.
+
+    Raises:
+        UserError: the file cannot be read, or lacks a column that the run was trained on.
+    """
+    known, width = metadata.columns, int(metadata.inputs["row"][1])
+    columns, places = known or [{"name": str(place)} for place in range(width)], list(range(width))
+    try:
+        with lines(file, metadata.separator) as reader:
+            header: list[str] = [cell.strip() for cell in next(reader, [])]
+            if known:
+                names, width = [column["name"] for column in known], len(header)
+                if missing := [name for name in names if name not in header]:
+                    has = f"{', '.join(missing)} is missing, it has {', '.join(header)}"
+                    raise UserError(f"{file} must have the columns that the run was trained on; {has}.")
+                places = [header.index(name) for name in names]
+            first = [header] if not known and all(map(is_number, header)) else []  # no header
+            for cells in itertools.chain(first, reader):
+                if any(map(str.strip, cells)):
+                    where = f"Line {reader.line_num} of {file}"
+                    read = partial(row, where, cells, width, places, columns, metadata.missing)
+                    yield Sample(f"{name}:{reader.line_num}", read)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"{file} cannot be read as a table ({error}).") from error
+
+
+def row(
+    where: str, cells: list[str], width: int, places: list[int], columns: list[dict[str, Any]], missing: list[str]
+) -> Tensor:
+    """The cells of a line as the model takes them: those at `places`, for `columns`."""
+    if len(cells) != width:
+        raise UserError(f"{where} must have {width} cells; got {len(cells)}.")
+    x = []
+    for place, column in zip(places, columns, strict=True):
+        text = cells[place].strip()
+        text = "" if text in missing else text
+        if "categories" not in column and text and not is_number(text):
+            raise UserError(f"{where}: column {column['name']} must be a number; got '{text}'.")
+        x += codes(column, [text])
+    return torch.tensor(x)

@@ -1,28 +1,18 @@
-"""Whether a file gives the checkpoint's numbers: run on real samples, in a process and a folder of its own."""
+"""Whether a file gives the checkpoint's numbers: it is loaded again, and run on real samples."""
 
 from __future__ import annotations
 
-import json
-import os
-import statistics
-import subprocess
-import sys
-import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from leyden import Failed
-from leyden.deploy import card as cards
-from leyden.deploy import session
+from leyden.deploy import formats
+from leyden.deploy.metadata import Metadata, frozen
 
-TOLERANCE, RESIZED, HALF = 1e-4, 0.01, 0.02  # of float32; where pictures are resized; of fp16
-PATIENCE = 600  # seconds that the other process may take
+TOLERANCE, RESIZED = 1e-4, 0.01  # largest difference; the same where pictures are resized, in whole levels
 
 
 class Case(NamedTuple):
@@ -32,117 +22,77 @@ class Case(NamedTuple):
     expected: tuple[Tensor, ...]
 
 
-def tolerance(card: dict[str, Any], precision: str) -> float:
-    return HALF if precision == "fp16" else RESIZED if card.get("size") else TOLERANCE
-
-
-def check(path: Path, card: dict[str, Any], cases: list[Case], limit: float) -> dict[str, Any]:
+def check(form: str, path: Path, metadata: Metadata, cases: list[Case]) -> dict[str, Any]:
     """The report: max_abs_diff (of values in the target's standard deviations), class_agreement, batches.
 
     Raises:
         Failed: the file cannot be run, has frozen a dimension, or is further from the checkpoint than the limit.
     """
-    outputs, dims = elsewhere(path, card, cases)
-    if wrong := cards.frozen(card["inputs"], dims):
-        raise Failed(f"The exported file is not what was asked for: {'; '.join(wrong)}. Nothing was written.")
-    difference, same, count = 0.0, 0, 0
-    for case, found in zip(cases, outputs, strict=True):
-        for expected, output in zip(case.expected, found, strict=True):
-            if tuple(output.shape) != tuple(expected.shape):
+    limit = RESIZED if metadata.size else TOLERANCE
+    scale = torch.tensor(metadata.target_std or 1.0, dtype=torch.float64)
+    differences, agreements = [], []
+    for case, results in zip(cases, outputs_of(form, path, metadata, cases), strict=True):
+        for expected, result in zip(case.expected, results, strict=True):
+            if result.shape != expected.shape:
                 raise Failed(
-                    f"For inputs of {[list(part.shape) for part in case.inputs]} the exported file gives "
-                    f"{list(output.shape)}, the checkpoint {list(expected.shape)}. Nothing was written."
+                    f"For inputs of {shapes(case)} the exported file gives {list(result.shape)}, the checkpoint "
+                    f"{list(expected.shape)}. Nothing was written."
                 )
-            apart = np.abs(output.astype(np.float64) - expected.double().numpy()) / np.asarray(
-                card.get("target_std") or 1.0
-            )
-            difference = max(difference, float(apart.max())) if np.isfinite(apart).all() else float("nan")
-        if "probs" in card["outputs"]:
-            same += int((found[0].argmax(1) == case.expected[0].argmax(1).numpy()).sum())
-            count += len(found[0])
-    agreement = same / count if count else None
-    report = {
-        "max_abs_diff": difference,
-        "tolerance": limit,
-        "class_agreement": agreement,
-        "batches": [[list(part.shape) for part in case.inputs] for case in cases],
-    }
-    if not difference <= limit:
-        raise Failed(f"The exported file is {difference:.2g} away from the checkpoint, above {limit:g}; not written.")
-    if card.get("size") and agreement is not None and agreement < 1:
-        raise Failed(f"The exported file has other classes for {count - same} of {count} samples; not written.")
-    return report
+            differences.append(((result.double() - expected.double()) / scale).abs().max())
+        if "probs" in metadata.outputs:
+            agreements.append(results[0].argmax(1) == case.expected[0].argmax(1))
+    apart = float(torch.stack(differences).max())  # NaN if any is
+    same = float(torch.cat(agreements).double().mean()) if agreements else None
+    if not apart <= limit:
+        raise Failed(f"The exported file is {apart:.2g} away from the checkpoint, above {limit:g}; not written.")
+    if metadata.size and same is not None and same < 1:
+        raise Failed(f"The exported file has another class for {1 - same:.1%} of the samples; not written.")
+    batches = [shapes(case) for case in cases]
+    return {"max_abs_diff": apart, "tolerance": limit, "class_agreement": same, "batches": batches}
 
 
-def same_weights(path: Path, graph: torch.nn.Module, card: dict[str, Any]) -> dict[str, Any]:
+def outputs_of(form: str, path: Path, metadata: Metadata, cases: list[Case]) -> list[list[Tensor]]:
+    """What the file gives for each case. Raises Failed if it has frozen a dimension, or does not run."""
+    try:
+        run, stated = formats.load(form, path)
+        if wrong := frozen(metadata.inputs, stated):
+            raise Failed(f"The exported file is not what was asked for: {'; '.join(wrong)}. Nothing was written.")
+        with torch.no_grad():
+            results = [run(*case.inputs) for case in cases]
+    except Failed:
+        raise
+    except Exception as error:  # runtimes have errors of many kinds, and long ones
+        reason = " ".join(str(error).split())[:300]
+        raise Failed(f"The exported file does not run ({reason}). Nothing was written.") from error
+    listed = [result if isinstance(result, list | tuple) else [result] for result in results]
+    return [[torch.as_tensor(part) for part in parts] for parts in listed]
+
+
+def shapes(case: Case) -> list[list[int]]:
+    return [list(part.shape) for part in case.inputs]
+
+
+def same_weights(path: Path, graph: nn.Module) -> dict[str, Any]:
     """The report of a file of weights: read back as data, they are the same bits. Raises Failed if not."""
-    found, expected = torch.load(path, weights_only=True), getattr(graph, "model", graph).state_dict()
-    if found.keys() != expected.keys() or not all(torch.equal(found[name], expected[name]) for name in expected):
+    stored, expected = torch.load(path, weights_only=True), formats.weights_of(graph)
+    if stored.keys() != expected.keys() or not all(torch.equal(stored[name], expected[name]) for name in expected):
         raise Failed("The weights that were written are not those of the checkpoint. Nothing was written.")
     return {"max_abs_diff": 0.0, "tolerance": 0.0, "class_agreement": None, "batches": []}
 
 
-def elsewhere(path: Path, card: dict[str, Any], cases: list[Case]) -> tuple[list[list[np.ndarray]], dict[str, Any]]:
-    """The outputs of each case and the file's dimensions, from a process that knows nothing of leyden."""
-    with tempfile.TemporaryDirectory() as folder:
-        script = Path(folder, "session.py")  # a copy, so that Python does not look for modules beside the original
-        script.write_text(Path(session.__file__).read_text(encoding="utf-8"), encoding="utf-8")
-        arrays: dict[str, Any] = {
-            f"{number}.{name}": part.numpy()
-            for number, case in enumerate(cases)
-            for name, part in zip(card["inputs"], case.inputs, strict=True)
-        }
-        np.savez(Path(folder, "cases.npz"), **arrays)
-        line = [sys.executable, str(script), str(path.absolute()), "cases.npz", "results.npz"]
-        env = {name: value for name, value in os.environ.items() if not name.startswith("LEYDEN_")}
-        env |= {"OMP_NUM_THREADS": str(torch.get_num_threads()), "PYTHONWARNINGS": "ignore"}
-        ran = subprocess.run(line, cwd=folder, env=env, capture_output=True, text=True, timeout=PATIENCE)
-        if ran.returncode:
-            reason = (ran.stderr.strip().splitlines() or [f"status {ran.returncode}"])[-1]
-            raise Failed(f"The exported file does not run ({reason[:300]}). Nothing was written.")
-        with np.load(Path(folder, "results.npz")) as found:
-            outputs = [
-                [found[f"{number}.{place}"] for place in range(len(card["outputs"]))] for number in range(len(cases))
-            ]
-        return outputs, json.loads(ran.stdout.strip().splitlines()[-1])
-
-
-def speed(path: Path, batch_of: Callable[[int], tuple[Tensor, ...]], eager: Callable) -> dict[int, dict[str, float]]:
-    """Milliseconds of the file and of the eager graph, by batch size: the median of rounds in turn."""
-    program, found = session.Session(path), {}
-    for batch in (1, 64):
-        inputs = batch_of(batch)
-        arrays = [part.numpy() for part in inputs]
-        times: dict[str, list[float]] = {"file": [], "eager": []}
-        for _ in range(12):
-            for name, call, given in (("file", program, arrays), ("eager", eager, inputs)):
-                begin = time.perf_counter()
-                with torch.no_grad():
-                    call(*given)
-                times[name].append(1000 * (time.perf_counter() - begin))
-        found[batch] = {name: statistics.median(taken[2:]) for name, taken in times.items()}
-    return found
-
-
-def text(card: dict[str, Any], report: dict[str, Any], source: str) -> str:
-    """What came of an export, in lines."""
-    made = f"{report['format']}: {report['bytes'] / 1024:,.0f} KB in {report['seconds']:.1f} s"
+def in_words(report: dict[str, Any], metadata: Metadata, source: str) -> str:
+    """What came of an export, in lines; `source` names the samples of its check."""
+    written = f"{report['format']}: {report['bytes'] / 1024:,.0f} KB in {report['seconds']:.1f} s"
     if not report["batches"]:
-        return f"{made}\nread back: the same weights, bit by bit"
-    shapes = [f"{name} {' x '.join(map(str, dims))}" for name, dims in card["inputs"].items()]
-    gives = [f"{name} {' x '.join(map(str, dims))}" for name, dims in card["outputs"].items()]
+        return f"{written}\nread back: the same weights, bit by bit"
+    takes, gives = (
+        ", ".join(f"{name} {' x '.join(map(str, dims))}" for name, dims in part.items())
+        for part in (metadata.inputs, metadata.outputs)
+    )
     sizes = ", ".join("x".join(map(str, batch[0])) for batch in report["batches"])
-    unit = " standard deviations of the target" if card.get("target_std") else ""
+    unit = " standard deviations of the target" if metadata.target_std else ""
     same = "" if report["class_agreement"] is None else f", same class {report['class_agreement']:.1%}"
     return (
-        f"{made}\n{', '.join(shapes)} -> {', '.join(gives)}\nchecked in a process of its own on {source} ({sizes}): "
+        f"{written}\n{takes} -> {gives}\nchecked on {source} ({sizes}): "
         f"max abs difference {report['max_abs_diff']:.2g}{unit} (limit {report['tolerance']:g}){same}"
-    )
-
-
-def times(kind: str, found: dict[int, dict[str, float]]) -> str:
-    return "\n".join(
-        f"batch {batch}: {'onnxruntime' if kind == 'onnx' else kind} {taken['file']:.2f} ms, "
-        f"eager {taken['eager']:.2f} ms, ratio {taken['eager'] / taken['file']:.2f}"
-        for batch, taken in found.items()
     )

@@ -49,11 +49,12 @@ def checked(cfg: DictConfig, node: Any) -> Any:
     tree: Any = OmegaConf.to_container(cfg, resolve=False)
     tree.pop("facts", None)  # what the data says
     known = {str(part.get("_target_")) for part in parts(tree)}
+    own, new = [*(cfg.get("own") or ()), *(cfg.get("trusted") or ())], not stored.is_stored(cfg)
     plain = OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
     for part in parts(plain):
         if (part.get("_recursive_") is False or part.get("_convert_", "all") != "all") and "${" in str(part):
             raise UserError(
-                f"A node with _recursive_ or _convert_ must hold no text with '${{'; got {part}; rename that."
+                f"A part with _recursive_ or _convert_ must hold no text with '${{'; got {part}; rename that."
             )
         if "_target_" not in part:
             continue
@@ -61,7 +62,7 @@ def checked(cfg: DictConfig, node: Any) -> Any:
         if "${" in target or (target not in known and OmegaConf.is_config(node)):
             raise UserError(f"_target_ must be the name itself of a class or function; got {target}, from elsewhere.")
         if target != "???":
-            check(target, cfg)
+            check(target, own + [target.split(".")[0]] * new, new)  # conf/ may build from any package
     return literal(literal(plain))  # Hydra resolves it in place, and once more as it reads it
 
 
@@ -74,23 +75,27 @@ def parts(node: Any) -> Iterator[dict[str, Any]]:
         yield from parts(child)
 
 
-def check(target: str, cfg: DictConfig) -> None:
-    """Raises UserError where a config may not build the target, which is looked up in known packages only."""
-    own, what = stored.packages(cfg), "The stored config" if stored.is_stored(cfg) else "The config"
+def check(target: str, own: list[str], new: bool) -> None:
+    """Look a target up, in the libraries and the user's own packages only.
+
+    Raises:
+        UserError: it may not be built, or, if the config is not new, it is not there.
+    """
+    what = "The config" if new else "The stored config"
     if not inside(target, (*LIBRARIES, *own)):
         advice = f"if it is of a package of yours, type 'trusted=[{target.split('.')[0]}]'"
         raise UserError(f"{what} wants to build {target}, which is not trusted; {advice}.")
     try:
         found = get_object(target)
     except Exception as error:  # whatever the import raises: the target is not there
-        if not stored.is_stored(cfg):
+        if new:
             return  # Hydra says it, with the key
         cause = " ".join(str(error).split())
         raise UserError(f"{what} wants {target}, which is missing ({cause}); set PYTHONPATH.") from error
     code = found.__func__ if isinstance(found, MethodType) and isinstance(found.__self__, type) else found
     home, name = str(getattr(code, "__module__", "")), str(getattr(code, "__qualname__", ""))
     if home.split(".")[0] in LIBRARIES:
-        allowed = shipped(found, home, target)
+        allowed = shipped(found, home, name, target)
     else:
         function = isinstance(found, FunctionType) and "." not in name
         allowed = (
@@ -98,7 +103,7 @@ def check(target: str, cfg: DictConfig) -> None:
         )
     if not (allowed and defined(code, home, name)):
         raise UserError(
-            f"{what} must name public classes that a run is made of, of leyden, torch, torchvision, lightning or "
+            f"{what} must name a public class that a run is made of, of leyden, torch, torchvision, lightning or "
             f"torchmetrics, or what a package of yours defines; got {target}; write a function there that calls it."
         )
 
@@ -112,7 +117,7 @@ def defined(code: Any, home: str, name: str) -> bool:
     return code is getattr(again, "__func__", again)
 
 
-def shipped(found: Any, home: str, target: str) -> bool:
+def shipped(found: Any, home: str, name: str, target: str) -> bool:
     """Whether this is a part of a run out of the libraries that the template is made of."""
     if any(word.startswith("_") for word in target.split(".")) or inside(home, CLOSED):
         return False
@@ -120,7 +125,7 @@ def shipped(found: Any, home: str, target: str) -> bool:
         search = home.startswith("optuna.") and {"BasePruner", "BaseSampler"} & {base.__name__ for base in found.mro()}
         return issubclass(found, KINDS) or bool(search)
     builders = (torchvision.models.get_model_builder(model) for model in torchvision.models.list_models())
-    return f"{home}.{found.__qualname__}" in FUNCTIONS or any(found is builder for builder in builders)
+    return f"{home}.{name}" in FUNCTIONS or any(found is builder for builder in builders)
 
 
 def inside(name: str, packages: tuple[str, ...] | list[str]) -> bool:

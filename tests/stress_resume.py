@@ -39,6 +39,7 @@ def child(arguments: list[str], log: Path) -> None:
     import train
     from leyden.command import launch
 
+    assert Path(train.__file__).parent == SRC, f"{train.__file__} is another tree's"
     multiprocessing.set_start_method("fork", force=True)  # of loaders' workers, as in a process of its own
     os.setsid()
     out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -51,6 +52,8 @@ def child(arguments: list[str], log: Path) -> None:
 
 def server() -> multiprocessing.context.BaseContext:
     """Processes that start in a moment: forks of one that has imported torch."""
+    sys.path.insert(0, str(SRC))  # an installed copy may be of another tree
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(SRC), *filter(None, [os.environ.get("PYTHONPATH")])])
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["leyden.build", "train", "torchvision", "tensorboard"])
     return context

@@ -94,12 +94,20 @@ def test_an_operator_without_deterministic_form_is_named(train, plant):
 
 
 def test_deterministic_sets_all_that_torch_needs(train, monkeypatch):
+    from leyden.callbacks.keeper import Keeper
+
+    seen, start = [], Keeper.on_train_start
+
+    def look(self, trainer, task):
+        flags = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.deterministic
+        seen.append((*flags, torch.backends.cudnn.benchmark, os.environ["CUBLAS_WORKSPACE_CONFIG"]))
+        start(self, trainer, task)
+
+    monkeypatch.setattr(Keeper, "on_train_start", look)
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
     train("trainer.deterministic=true")
-    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8" and not torch.backends.cudnn.benchmark
-    assert torch.backends.cudnn.deterministic and torch.are_deterministic_algorithms_enabled()
-    train(folder="after")
-    assert not torch.are_deterministic_algorithms_enabled() and not torch.backends.cudnn.deterministic
+    train(folder="after")  # and nothing of it is left
+    assert seen == [(True, True, False, ":4096:8"), (False, False, False, "")]
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from torchvision.transforms import v2
 
-from leyden import UserError, checkpoints, exact, failures, loggers, runs, study, trust
+from leyden import UserError, checkpoints, exact, failures, lightning_internals, loggers, runs, study, trust
 from leyden.callbacks.keeper import Keeper
 from leyden.callbacks.mistakes import Mistakes
 from leyden.callbacks.records import Records
@@ -156,6 +156,7 @@ def trainer(cfg: DictConfig, callbacks: list[Callback]) -> Trainer:
         enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
         enable_progress_bar=bar,
     )
+    lightning_internals.join_ranks(built)
     if built.precision != str(cfg.trainer.precision) and built.is_global_zero:
         log.warning("precision=%s is not for this device; running in %s.", cfg.trainer.precision, built.precision)
     return built

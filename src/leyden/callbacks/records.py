@@ -13,7 +13,7 @@ from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.utilities import CombinedLoader
 
-from leyden import exact
+from leyden import exact, lightning_internals
 from leyden.callbacks.clock import Clock
 from leyden.callbacks.keeper import Keeper
 
@@ -74,18 +74,29 @@ class Records(Checkpoint):
     def on_train_start(self, trainer: Trainer, task: LightningModule) -> None:
         self.step, self.started = trainer.global_step, time.perf_counter() - self.seconds
         self.clock.start(trainer)
+        loaders = CombinedLoader(trainer.train_dataloader).flattened
+        reasons = [*map(exact.why_not, loaders), self.keeper.changed]
+        self.lost = "; ".join(reason for reason in reasons if reason)
+        self.undivided = lightning_internals.undivided(trainer, loaders)
         if trainer.is_global_zero:
             self.table = Table(self.directory / "metrics.csv", self.rows)
-            loaders = CombinedLoader(trainer.train_dataloader).flattened
-            reasons = [*map(exact.why_not, loaders), self.keeper.changed]
-            lost = "; ".join(reason for reason in reasons if reason)
             size = getattr(trainer.train_dataloader, "batch_size", None)
             batch = size and size * trainer.world_size * trainer.accumulate_grad_batches
-            self.tell(self.directory, exact=not lost, not_exact=lost or None, effective_batch=batch)
-            if lost:
-                log.warning("This run is not exact: %s.", lost)
+            self.tell(self.directory, exact=not self.lost, not_exact=self.lost or None, effective_batch=batch)
+            if self.lost:
+                log.warning("This run is not exact: %s.", self.lost)
 
-    def on_train_batch_end(self, trainer: Trainer, task: LightningModule, *_: Any) -> None:
+    def check_shares(self, trainer: Trainer, batch: Any) -> None:
+        """Say so, where the first batch of a fit is the same on all ranks."""
+        self.undivided = False
+        if lightning_internals.same_batch(trainer, batch) and trainer.is_global_zero:
+            repeated = f"all {trainer.world_size} ranks read the same samples, which the data must divide among them"
+            self.tell(self.directory, exact=False, not_exact="; ".join(filter(None, [self.lost, repeated])))
+            log.warning("An epoch holds each sample %d times: %s.", trainer.world_size, repeated)
+
+    def on_train_batch_end(self, trainer: Trainer, task: LightningModule, outputs: Any, batch: Any, *_: Any) -> None:
+        if self.undivided:
+            self.check_shares(trainer, batch)
         self.batches += 1
         self.clock.batch(trainer, task)
         step, every = trainer.global_step, trainer.log_every_n_steps

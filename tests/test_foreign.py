@@ -175,27 +175,25 @@ def test_several_optimizer_steps_in_a_batch_do_not_outrun_a_save(train, monkeypa
     assert [step for name, step in saved if name == "last.ckpt"] == [6, 10, 16]
 
 
-def test_uneven_evaluations_count_each_sample_once():
-    """On two ranks, without the samples that Lightning would fill up with."""
-
-    class Data:
-        def val_dataloader(self):
-            return {"a": DataLoader(range(101), 4), "few": DataLoader(range(1), 4)}
-
-        def test_dataloader(self):
-            return DataLoader(range(9), sampler=Backwards(range(9)))
-
-        def predict_dataloader(self):
-            return []
-
-    seen = []
-    for rank in range(2):
-        data = exact.once(Data(), lambda worker: None)
-        data.trainer = type("Trainer", (), {"world_size": 2, "global_rank": rank})
-        seen += torch.cat(list(data.val_dataloader()["a"])).tolist()
-        assert type(data.test_dataloader().sampler) is Backwards  # nobody's own order is replaced
-        assert type(data.val_dataloader()["few"].sampler) is SequentialSampler  # too few for each to have one
-    assert sorted(seen) == list(range(101))
+def test_two_ranks_log_and_decide_as_one_process_does(train, command, tmp_path):
+    """With values that differ between ranks, of 101 samples, and other best epochs on each."""
+    one, line = train("uneven"), ["train.py", "--config-dir", str(CONF), "experiment=uneven", "trainer=ddp"]
+    ran = command(*line, "data.batch_size=10", "timeout=60", env=os.environ | {"PYTHONPATH": str(CONF.parents[1])})
+    assert ran.returncode == 0, ran.stderr
+    (two,) = (tmp_path / "logs" / "train").iterdir()
+    expected, *ranks = (runs.read_json(run / f"seen{n}.json") for run, n in ((one, 0), (two, 0), (two, 1)))
+    assert expected["val/mean"] == 50 and expected["val/sum"] == 5050 and expected["epochs"] == 3
+    assert (ranks[0]["weight"], ranks[0]["bias"]) == (ranks[1]["weight"], ranks[1]["bias"])
+    for seen in ranks:
+        assert {*seen} == {*expected}
+        for name in {*seen} - {"val/rank", "train/both_step"}:  # which each rank has for itself
+            assert seen[name] == pytest.approx(expected[name], rel=1e-6), name
+    alone, both = (runs.read_json(run / "metrics.json") for run in (one, two))
+    assert both["best"] == pytest.approx(alone["best"]) and both["best"]["epoch"] == 0
+    assert both["test"] == alone["test"] and both["test"]["test/mean/dataloader_idx_0"] == 50
+    assert [path.name for path in (two / "user").iterdir()] == ["best-epoch=0.ckpt"]
+    rows = [(run / "metrics.csv").read_text().splitlines() for run in (one, two)]
+    assert len(rows[0]) == len(rows[1]) and runs.read_json(two / "run.json")["exact"]
 
 
 class Backwards(SequentialSampler):

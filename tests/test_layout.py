@@ -41,7 +41,7 @@ ALLOWED = {
     "data": {"leyden.data", "leyden.exact", "leyden.checkpoints", "torch", "torchvision", "lightning"},
     "callbacks": {
         "leyden.callbacks", "leyden.compiled", "leyden.exact", "leyden.checkpoints", "leyden.schedules",
-        "leyden.tensors", "torch", "lightning", "torchmetrics",
+        "leyden.tensors", "leyden.lightning_internals", "torch", "lightning", "torchmetrics",
     },
     "compiled.py": {"torch"},
     "profilers.py": {"torch", "lightning"},
@@ -49,6 +49,7 @@ ALLOWED = {
     "failures.py": {"leyden.tensors", "torch", "lightning"},
     "deploy": {"leyden.deploy", "leyden.data", "leyden.tasks", "torch", "torchvision", "lightning"},
     "exact.py": {"torch"},
+    "lightning_internals.py": {"leyden.exact", "torch", "lightning"},
     "checkpoints.py": {"leyden.plain_data", "torch", "lightning"},
     "plain_data.py": {"torch", "omegaconf"},
     "run_log.py": set(),

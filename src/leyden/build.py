@@ -22,7 +22,19 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from torchvision.transforms import v2
 
-from leyden import UserError, checkpoints, compiled, exact, failures, loggers, runs, same_data, study, trust
+from leyden import (
+    UserError,
+    checkpoints,
+    compiled,
+    exact,
+    failures,
+    lightning_internals,
+    loggers,
+    runs,
+    same_data,
+    study,
+    trust,
+)  # fmt: skip
 from leyden.callbacks.keeper import Keeper
 from leyden.callbacks.mistakes import Mistakes
 from leyden.callbacks.records import Records
@@ -178,6 +190,7 @@ def trainer(cfg: DictConfig, callbacks: list[Callback]) -> Trainer:
         enable_progress_bar=bar,
     )
     compiled.by_no_stopwatch()
+    lightning_internals.join_ranks(built)
     if built.precision != str(cfg.trainer.precision) and built.is_global_zero:
         log.warning("precision=%s is not for this device; running in %s.", cfg.trainer.precision, built.precision)
     return built

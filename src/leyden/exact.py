@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
-from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, SequentialSampler
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
 MASK = 2**64 - 1
 POOL = 50  # batches of a shuffled pool that is sorted by length
@@ -115,12 +115,6 @@ class Order(DistributedSampler):
         return iter(order[self.rank :: self.world][: len(self)][skip:].tolist())
 
 
-COPIED = (  # what a loader is made of besides data set and sampler
-    "batch_size", "num_workers", "collate_fn", "pin_memory", "drop_last", "timeout", "worker_init_fn",
-    "multiprocessing_context", "generator", "prefetch_factor", "persistent_workers",
-)  # fmt: skip
-
-
 def deaf(worker: int, then: Callable[[int], None]) -> None:
     """Let a loader's worker leave signals to the process that it works for: Ctrl-C reaches all of them."""
     for name in ("SIGINT", "SIGTERM", "SIGUSR1"):
@@ -130,24 +124,15 @@ def deaf(worker: int, then: Callable[[int], None]) -> None:
 
 
 def once(datamodule: Any, begin: Callable[[int], None], seed: int = 0) -> Any:
-    """Let the evaluations of a datamodule of any kind count each sample once under DDP, and its workers be deaf.
+    """Let each hook of a datamodule that may cut splits draw from the seed, and its workers ignore signals.
 
-    Lightning would fill up the ranks' shares with samples that were there already. `begin`: what a worker begins with
-    where its loader does not say. `seed`: what each hook that may cut splits begins with, so that all cut the same.
+    `begin`: what a worker begins with where its loader does not say.
     """
 
     def unheard(loader: Any) -> Any:
         if isinstance(loader, DataLoader) and loader.num_workers:
             loader.worker_init_fn = partial(deaf, then=loader.worker_init_fn or begin)
         return loader
-
-    def split(loader: Any) -> Any:
-        trainer = getattr(datamodule, "trainer", None)  # none where it is used by itself
-        plain = type(loader) is DataLoader and type(loader.sampler) is SequentialSampler and loader.batch_size
-        if not plain or not trainer or trainer.world_size == 1 or len(loader.dataset) < trainer.world_size:
-            return loader
-        order = Order(len(loader.dataset), trainer.global_rank, trainer.world_size)
-        return DataLoader(loader.dataset, sampler=order, **{name: getattr(loader, name) for name in COPIED})
 
     def wrapped(name: str, *steps: Callable[[Any], Any]) -> Callable[..., Any]:
         method = getattr(datamodule, name)
@@ -163,10 +148,10 @@ def once(datamodule: Any, begin: Callable[[int], None], seed: int = 0) -> Any:
 
         return seeded_hook
 
-    hooks = dict.fromkeys(("val_dataloader", "test_dataloader", "predict_dataloader"), (split, unheard))
-    for name, steps in (hooks | {"train_dataloader": (unheard,), "setup": (), "prepare_data": ()}).items():
+    loaders = ("train_dataloader", "val_dataloader", "test_dataloader", "predict_dataloader")
+    for name in (*loaders, "setup", "prepare_data"):
         if hasattr(datamodule, name):
-            setattr(datamodule, name, wrapped(name, *steps))
+            setattr(datamodule, name, wrapped(name, *[unheard] * (name in loaders)))
     return datamodule
 
 
@@ -184,6 +169,7 @@ def why_not(loader: Any) -> str | None:
     if isinstance(loader.dataset, IterableDataset):
         return f"{type(loader.dataset).__name__} is an IterableDataset, which alone knows its order"
     for sampler in (loader.sampler, loader.batch_sampler):
+        sampler = getattr(sampler, "shared", sampler)  # of lightning_internals.Share
         if not isinstance(sampler, Order | None) and not type(sampler).__module__.startswith("torch.utils.data."):
             return f"{type(sampler).__name__} is not a sampler of torch or of leyden"
     if loader.persistent_workers and not isinstance(loader.sampler, Order):

@@ -27,7 +27,7 @@ from leyden.data.datamodule import cores
 
 NOISE = (
     ".*does not have many workers.*",
-    ".*sync_dist=True.*",  # torchmetrics has summed over the ranks already
+    ".*sync_dist=True.*",  # lightning_internals.RankLogger joins all values
     ".*number of training batches.*is smaller than the logging interval.*",
     ".*AMP with fp16 is not supported on CPU.*",  # said by `trainer` below, and stored
     ".*Checkpoint directory.*exists and is not empty.*",

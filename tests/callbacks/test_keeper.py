@@ -56,7 +56,7 @@ def test_weights_found_inside_an_accumulation_are_those_validated(train, monkeyp
 
 def test_mode_min_and_nan(tmp_path):
     class Trainer:
-        callback_metrics, current_epoch, global_step = {}, 0, 1
+        callback_metrics, current_epoch, world_size = {}, 0, 1
 
     keeper = Keeper(str(tmp_path), "val/loss", "min", write=False)
     for value in (2.0, float("nan"), 1.0, 1.5):

@@ -57,10 +57,9 @@ class Guard:
                     trainer, f"The loss scaler has left out {SKIPPED} steps in a row, the last at {step}"
                 )
 
-    def ask(self, trainer: Trainer, objective: str) -> None:
-        """Stop where a search gives the run up; all ranks do as rank 0 is told."""
-        if self.judge and objective in trainer.callback_metrics:
-            value = float(trainer.callback_metrics[objective])
+    def ask(self, trainer: Trainer, value: float | None) -> None:
+        """Stop where a search gives the run up for its objective; all ranks do as rank 0 is told."""
+        if self.judge and value is not None:
             epochs, last = trainer.current_epoch + 1, trainer.max_epochs or -1
             told = trainer.is_global_zero and self.judge(value, epochs)
             self.pruned = trainer.strategy.broadcast(told) and epochs != last  # nothing is saved at the end

@@ -11,7 +11,7 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 from torch.optim import Optimizer
 
-from leyden import UserError, exact
+from leyden import UserError, exact, lightning_internals
 from leyden.callbacks import moment
 from leyden.callbacks.attributes import Attributes
 from leyden.callbacks.guard import Guard
@@ -84,11 +84,11 @@ class Keeper(Callback):
         Raises:
             UserError: the monitor or the objective is not among the values that the task logs.
         """
-        if not set(trainer.callback_metrics) - self.before:
+        if not (names := set(lightning_internals.logged(trainer))) - self.before:
             return
         counted: Any = getattr(task, "counted", None)  # of a task of another kind nobody knows before its epoch ends
         ours = {self.monitor, self.objective} if counted is None else {f"train/{name}" for name in ["loss", *counted]}
-        names = set(trainer.callback_metrics) | {name for name in ours if name.startswith("train/")}
+        names |= {name for name in ours if name.startswith("train/")}
         for key, name in (("objective", self.objective), ("checkpoint.monitor", self.monitor)):
             if name not in names:
                 raise UserError(f"{key}={name} is not logged; choose one of {', '.join(sorted(names))}.")
@@ -96,26 +96,27 @@ class Keeper(Callback):
     def on_validation_end(self, trainer: Trainer, task: LightningModule) -> None:
         if trainer.state.fn == "fit" and not trainer.sanity_checking:
             self.require(trainer, task)
-            if not self.monitor.startswith("train/") and self.monitor in trainer.callback_metrics:
+            if not self.monitor.startswith("train/"):
                 self.consider(trainer, task)
 
     def conclude(self, trainer: Trainer, task: LightningModule) -> None:
         """Judge the epoch by its training, once the task has logged it; `Records` calls this."""
         if self.monitor.startswith("train/"):
-            if self.monitor not in trainer.callback_metrics:
+            if self.monitor not in lightning_internals.logged(trainer):
                 raise UserError(f"checkpoint.monitor={self.monitor} is not logged by the task.")
             self.consider(trainer, task)
 
     def consider(self, trainer: Trainer, task: LightningModule) -> None:
         """Keep the weights when their monitored value is the best so far, the later of equals; NaN never is."""
-        self.guard.ask(trainer, self.objective)
-        value = float(trainer.callback_metrics[self.monitor])
+        values = lightning_internals.logged(trainer)  # the same on all ranks, which save together
+        self.guard.ask(trainer, values.get(self.objective))
+        value = values.get(self.monitor, math.nan)
         sign = -1 if self.mode == "min" else 1
         if math.isnan(value) or (self.best and sign * value < sign * self.best["value"]):
             return
         self.best = {"monitor": self.monitor, "value": value, "epoch": trainer.current_epoch, "step": self.step}
-        if self.objective in trainer.callback_metrics:
-            self.best["objective"] = float(trainer.callback_metrics[self.objective])
+        if self.objective in values:
+            self.best["objective"] = values[self.objective]
         self.best |= {"checkpoint": "checkpoints/best.ckpt"} if self.write else {}
         if self.write and self.aligned:
             self.save(trainer, "best.ckpt")

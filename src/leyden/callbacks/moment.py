@@ -9,18 +9,16 @@ from typing import Any
 import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch.loggers import CSVLogger
-from lightning.pytorch.trainer.connectors.logger_connector.result import _Metadata, _ResultMetric, _Sync
 from torch import Tensor
 from torchmetrics import Metric
 
 from leyden import UserError, compiled, schedules
 from leyden.callbacks.attributes import Attributes
+from leyden.lightning_internals import describe, gather, rebuild
 
 log = logging.getLogger(__name__)
 EVENTS = "tensorboard/events.out.tfevents.*"  # files of a run that only grow
 BY_TOTAL = (schedules.cosine, schedules.onecycle)  # factors that depend on the number of steps
-SAID = ("fx", "name", "prog_bar", "logger", "on_step", "on_epoch", "enable_graph", "add_dataloader_idx",
-        "dataloader_idx", "metric_attribute")  # fmt: skip
 
 
 def take(trainer: Trainer, task: LightningModule, keeper: Any) -> dict[str, Any]:
@@ -56,13 +54,11 @@ def lengths(trainer: Trainer, directory: Path) -> dict[str, int]:
 
 def values(trainer: Trainer, task: LightningModule) -> dict[str, Any]:
     """Of this rank: what the task has logged for its epoch, and its metrics."""
-    logged = {}
-    for key, item in trainer.fit_loop.epoch_loop._results.items():
-        if item.meta.on_epoch and not item.has_reset and item.meta.sync.group is None:
-            state = {name: value for name, value in item.metric_state.items()} if item.is_tensor else None
-            sync = {"_should": item.meta.sync.should, "rank_zero_only": item.meta.sync.rank_zero_only}
-            meta = {name: getattr(item.meta, name) for name in SAID} | {"reduce_fx": item.meta.reduce_fx.__name__}
-            logged[key] = {"meta": meta, "sync": sync, "state": state}
+    logged = {
+        key: describe(item)
+        for key, item in trainer.fit_loop.epoch_loop._results.items()
+        if not item.has_reset and item.meta.sync.group is None
+    }
     metrics = {
         name: module.metric_state
         for name, module in task.named_modules()
@@ -78,14 +74,6 @@ def agree(trainer: Trainer, config: str) -> None:
         raise UserError("The ranks have different configs; start them all by one command, with one seed.")
 
 
-def gather(trainer: Trainer, mine: Any) -> list[Any]:
-    """Those of all ranks."""
-    found: list[Any] = [mine] * trainer.world_size
-    if trainer.world_size > 1:
-        torch.distributed.all_gather_object(found, mine)
-    return found
-
-
 def restore(trainer: Trainer, task: LightningModule, entry: dict[str, Any], attributes: Attributes) -> None:
     """Go on with the values of an entry `leyden` of a checkpoint; a rank that was not there then has none."""
     trainer.callback_metrics.update({name: torch.tensor(value) for name, value in entry["metrics"].items()})
@@ -97,11 +85,11 @@ def restore(trainer: Trainer, task: LightningModule, entry: dict[str, Any], attr
         vars(task.get_submodule(name)).update(state | {"_update_count": 1})
     trainer._logger_connector._first_loop_iter = True  # at the first batch of a loop it would forget what was logged
     for key, saved in mine["logged"].items():
-        meta, name = _Metadata(**saved["meta"]), saved["meta"]["metric_attribute"]
-        meta.sync = _Sync(**saved["sync"], fn=trainer.strategy.reduce)
-        item = _ResultMetric(meta, saved["state"] is not None)
-        vars(item).update(saved["state"] or {"value": task.get_submodule(name)})
+        item = rebuild(trainer, saved)
+        vars(item).update(saved["state"] or {"value": task.get_submodule(saved["meta"]["metric_attribute"])})
         item._update_count = 1
+        if item.is_tensor and not item.meta.on_epoch:
+            item._forward_cache = item.value
         trainer.fit_loop.epoch_loop._results[key] = item
 
 

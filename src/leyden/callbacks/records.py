@@ -13,7 +13,7 @@ from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.utilities import CombinedLoader
 
-from leyden import exact
+from leyden import exact, lightning_internals
 from leyden.callbacks.clock import Clock
 from leyden.callbacks.keeper import Keeper
 
@@ -74,10 +74,11 @@ class Records(Checkpoint):
     def on_train_start(self, trainer: Trainer, task: LightningModule) -> None:
         self.step, self.started = trainer.global_step, time.perf_counter() - self.seconds
         self.clock.start(trainer)
+        loaders = CombinedLoader(trainer.train_dataloader).flattened
+        self.reasons = [reason for reason in map(exact.why_not, loaders) if reason]
+        self.undivided = lightning_internals.undivided(trainer, loaders)
         if trainer.is_global_zero:
             self.table = Table(self.directory / "metrics.csv", self.rows)
-            loaders = CombinedLoader(trainer.train_dataloader).flattened
-            self.reasons = [reason for reason in map(exact.why_not, loaders) if reason]
             size = getattr(trainer.train_dataloader, "batch_size", None)
             batch = size and size * trainer.world_size * trainer.accumulate_grad_batches
             self.tell(self.directory, exact=True, not_exact=None, effective_batch=batch)
@@ -96,7 +97,19 @@ class Records(Checkpoint):
         if trainer.is_global_zero:
             self.say_exact()
 
-    def on_train_batch_end(self, trainer: Trainer, task: LightningModule, *_: Any) -> None:
+    def check_shares(self, trainer: Trainer, batch: Any) -> None:
+        """Say so, where the first batch of a fit is the same on all ranks."""
+        self.undivided = False
+        if lightning_internals.same_batch(trainer, batch) and trainer.is_global_zero:
+            self.reasons.append(
+                f"all {trainer.world_size} ranks read the same samples, so that an epoch holds each of them "
+                f"{trainer.world_size} times; the data must divide them among the ranks"
+            )
+            self.say_exact()
+
+    def on_train_batch_end(self, trainer: Trainer, task: LightningModule, outputs: Any, batch: Any, *_: Any) -> None:
+        if self.undivided:
+            self.check_shares(trainer, batch)
         self.batches += 1
         self.clock.batch(trainer, task)
         step, every = trainer.global_step, trainer.log_every_n_steps

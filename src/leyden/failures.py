@@ -45,7 +45,7 @@ def of_memory(trainer: Trainer, error: Exception) -> str | None:
         return None
     size, every = getattr(trainer.datamodule, "batch_size", None), trainer.accumulate_grad_batches
     cuda, here, tries = trainer.strategy.root_device.type == "cuda", "", []
-    if isinstance(size, int):
+    if isinstance(size, int) and size > 1:
         here = f"{size} samples a step, "
         tries = [f"data.batch_size={size // 2} trainer.accumulate_grad_batches={2 * every} (the same effective batch)"]
     if "16" not in trainer.precision:

@@ -85,8 +85,13 @@ class Fixed:
 
 
 class Loader(DataLoader):
-    def __init__(self, data, batch_size, fill):
-        super().__init__(data, batch_size, collate_fn=lambda rows: torch.tensor(rows) + fill)
+    def __init__(self, data, batch_size=1, shuffle=False, fill=0, **others):
+        super().__init__(data, batch_size, shuffle, collate_fn=lambda rows: torch.tensor(rows) + fill, **others)
+
+
+class Closed(DataLoader):
+    def __init__(self, data):
+        super().__init__(data, 10)
 
 
 def test_loaders_of_all_kinds_are_divided_or_refused():
@@ -95,13 +100,17 @@ def test_loaders_of_all_kinds_are_divided_or_refused():
     for make in (
         lambda: DataLoader(DATA, 10, False),
         lambda: DataLoader(DATA, 10, True),
-        lambda: Loader(DATA, 10, 0),
+        lambda: Loader(DATA, 10, fill=0),
         lambda: DataLoader(DATA, batch_sampler=Pairs(SequentialSampler(DATA), 10, False)),
     ):
         seen = [read(loader) for loader in loaders(make, RunningStage.TESTING)]
         assert sorted(i for batches in seen for batch in batches for i in batch) == list(DATA)
-    with pytest.raises(UserError, match=r"cannot share a loader: .*use_distributed_sampler=False"):
-        list(loaders(lambda: DataLoader(DATA, batch_sampler=Fixed())))
+    for make, named in (
+        (lambda: DataLoader(DATA, batch_sampler=Fixed()), "use_distributed_sampler=False"),
+        (lambda: Closed(DATA), "add the `__init__` arguments"),
+    ):
+        with pytest.raises(UserError, match=f"cannot share a loader: .*{named}"):
+            list(loaders(make))
 
 
 def test_what_is_divided_already_is_left_alone():

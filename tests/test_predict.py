@@ -65,7 +65,8 @@ def test_a_folder_with_a_bad_file(trained, typed, pictures, tmp_path, logs):
     assert not list(logs.rglob("rows.*"))  # what the ranks kept
 
 
-@pytest.mark.parametrize("ending", ["onnx", pytest.param("pt2", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", ["onnx", "pt2"])
 def test_a_file_gives_the_rows_of_its_run(trained, typed, pictures, tmp_path, ending):
     run, model = trained("cnn", *CNN), tmp_path / f"m.{ending}"
     assert typed("export.py", f"run={run}", f"format={ending}", f"output={model}")[0] == 0
@@ -186,6 +187,7 @@ def test_mistakes(trained, typed, pictures, tmp_path, keys, said):
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.slow
 def test_files_that_are_not_ours(typed, tmp_path):
     import torch
     from onnx import TensorProto, helper, save

@@ -70,6 +70,16 @@ def attempt(context, arguments: list[str], log: Path, after: float | None, numbe
     return process.exitcode
 
 
+def begin(context, arguments: list[str], run: Path) -> multiprocessing.Process:
+    """Start a run; returns its process when it has a checkpoint."""
+    process = context.Process(target=child, args=(arguments, run.parents[1] / "first.txt"))
+    process.start()
+    deadline = time.monotonic() + 60
+    while not (run / "checkpoints" / "last.ckpt").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return process
+
+
 def results(run: Path) -> dict:
     """All that a run reports, but for what depends on the clock."""
     metrics = json.loads((run / "metrics.json").read_text())

@@ -81,20 +81,22 @@ def test_a_job_of_slurm_speaks_the_words_of_torchrun(monkeypatch):
         cluster.fit(OmegaConf.create({"devices": 4, "num_nodes": 5, "strategy": "ddp"}))
 
 
-def test_the_script_of_a_slurm_job(command, tmp_path):
+def test_the_script_of_a_slurm_job(script, tmp_path):
     pytest.importorskip("submitit")
     sweep = ["-m", "seed=1,2", "hydra/launcher=slurm", "hydra.launcher.dry_run=true", "trainer=ddp", *FAST]
-    shown = command("train.py", *sweep, "trainer.devices=4", "trainer.num_nodes=2", "trainer.accelerator=gpu")
-    assert shown.returncode == 0, shown.stderr
+    sweep += [f"log_dir='{tmp_path}'"]
+    devices = ["trainer.devices=4", "trainer.num_nodes=2", "trainer.accelerator=gpu"]
+    status, shown, errors = script("train.py", *sweep, *devices)
+    assert status == 0, errors
     for line in ("--nodes=2", "--ntasks-per-node=4", "--gpus-per-node=4", "--requeue", "--signal=USR2@120"):
-        assert f"#SBATCH {line}\n" in shown.stdout
+        assert f"#SBATCH {line}\n" in shown
     for wrong, word in (
         (["trainer.devices=2", "hydra.launcher.tasks_per_node=3"], "hydra.launcher.tasks_per_node=3"),
         (["trainer.devices=auto"], "trainer.devices=auto"),
         (["trainer.devices=2", "trainer.num_nodes=1,2"], "equal numbers"),
     ):
-        refused = command("train.py", *sweep, *wrong)
-        assert refused.returncode == 2 and word in refused.stderr and "Traceback" not in refused.stderr, refused.stderr
+        status, _, sentence = script("train.py", *sweep, *wrong)
+        assert status == 2 and word in sentence and "Traceback" not in sentence, sentence
     assert not records(tmp_path)
 
 

@@ -4,7 +4,6 @@ import json
 import re
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +22,6 @@ from leyden.tasks.supervised import Supervised
 CNN = ["model=cnn", "model.channels=[8]", "data.batch_size=128"]
 RNN = ["model=rnn", "model.hidden=8", "data=ink", "data.batch_size=256"]
 MLP = ["model=mlp", "model.hidden=[8]", "data=diabetes", "task=regression"]
-slow = partial(pytest.param, marks=pytest.mark.slow)
 
 
 def parts(path: Path) -> tuple[dict, dict]:
@@ -48,7 +46,8 @@ def test_onnx_of_pictures(trained, typed, tmp_path):
     assert probs.shape == (5, 10) and np.allclose(probs.sum(1), 1, atol=1e-5)
 
 
-@pytest.mark.parametrize("form", [slow("pt2"), slow("torchscript"), "state_dict"])
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["pt2", "torchscript", "state_dict"])
 def test_each_format_into_the_run(trained, typed, form):
     run = trained("cnn", *CNN)
     status, said, _ = typed("export.py", f"run={run}", f"format={form}", "overwrite=true")
@@ -82,6 +81,7 @@ def test_sequences_of_any_length(trained, typed, form, cell):
     assert runs.read_json(run / "run.json")["exports"][f"best.{form}"]["max_abs_diff"] < 1e-5
 
 
+@pytest.mark.slow
 def test_values_in_the_unit_of_the_target(trained, typed, tmp_path):
     status, said, _ = typed("export.py", f"run={trained('mlp', *MLP)}", f"output={tmp_path}/a.onnx")
     assert status == 0 and "row batch x 10 -> values batch x 1" in said and "same class" not in said
@@ -120,7 +120,8 @@ def test_a_graph_that_differs_is_not_written(trained, typed, tmp_path, monkeypat
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("form", ["onnx", slow("pt2")])
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["onnx", "pt2"])
 def test_a_frozen_dimension_is_not_written(trained, typed, tmp_path, monkeypatch, form):
     monkeypatch.setattr(formats, "dynamic_shapes", lambda graph, metadata: None)  # as if the exporter had frozen all
     status, _, sentence = typed(

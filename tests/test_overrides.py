@@ -146,6 +146,7 @@ def test_every_number_of_the_tree_may_be_typed_again(config):
     check(*typed, config=config)
 
 
+@pytest.mark.slow
 def test_every_option_of_every_group_passes():
     offer: dict[str, list[str]] = {}
     for file in CONF.glob("*/**/[!_]*.yaml"):

@@ -259,6 +259,7 @@ def test_jobs_at_once_have_ports_of_their_own(folder):
         assert len(set(pool.map(lambda one: start(one, body, processes=1), folders))) == 4
 
 
+@pytest.mark.slow
 def test_processes_of_torch_meet(folder):
     body = """
         import torch

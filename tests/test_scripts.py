@@ -1,13 +1,16 @@
 """The commands of the README, end to end, as a user types them."""
 
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 
 import pytest
 
+import stress_resume
 from leyden import runs
 
 FAST = ["debug=fast", "threads=1"]
@@ -67,6 +70,21 @@ def test_train_then_eval_repeats_the_numbers(command, here, tmp_path):
         assert broken.returncode == 2 and len(broken.stderr.splitlines()) == 1 and "best.ckpt" in broken.stderr
     wrong = here("eval.py", f"run='{moved}'", "model.channles=[8]")
     assert wrong.returncode == 2 and "model.channels" in wrong.stderr
+
+
+def test_a_run_that_is_killed_goes_on_to_the_same_bits(tmp_path):
+    context, (whole, cut) = stress_resume.server(), (tmp_path / "train" / name for name in ("whole", "cut"))
+    line = ["data=fake", "data.num_samples=260", "model=mlp", "model.dropout=0.2", "trainer.max_epochs=12",
+            "checkpoint.every_n_steps=2", f"log_dir='{tmp_path}'"]  # fmt: skip
+    assert stress_resume.attempt(context, [*line, "name=whole"], tmp_path / "screen.txt", None) == 0
+    process = stress_resume.begin(context, [*line, "name=cut"], cut)
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    assert json.loads((cut / "run.json").read_text())["status"] == "running"  # what a kill leaves
+    resume = ["resume=cut", f"log_dir='{tmp_path}'"]
+    assert stress_resume.attempt(context, resume, tmp_path / "screen.txt", None) == 0
+    assert not stress_resume.differences(stress_resume.results(cut), stress_resume.results(whole))
+    assert len(json.loads((cut / "run.json").read_text())["resumes"]) == 1
 
 
 def test_ddp_is_one_run_of_two_processes(command, here, tmp_path):

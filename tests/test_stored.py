@@ -15,10 +15,11 @@ import torch
 
 import stress_resume
 from leyden import checkpoints, runs
-from stress_resume import attempt, differences, kill_until_done, results
+from stress_resume import attempt, begin, differences, kill_until_done, results
 
 SMALL = ["data=fake", "data.num_samples=260", "data.shape=[1,8,8]", "data.batch_size=16", "model=mlp"]
 SMALL += ["model.dropout=0.2", "trainer.max_epochs=3", "trainer.log_every_n_steps=2", "checkpoint.every_n_steps=4"]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +49,6 @@ def stopped(run):
     runs.update(run, status="stopped", reason="SIGTERM")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", stress_resume.CASES)
 def test_a_run_that_is_killed_at_random_comes_to_the_same_bits(context, tmp_path, case):
     seed = int(os.environ.get("LEYDEN_KILL_SEED", random.SystemRandom().randrange(10**6)))
@@ -228,27 +228,6 @@ def test_a_run_that_cannot_be_written_is_a_sentence(cli, tmp_path):
         subprocess.run(["umount", place])
 
 
-def begin(context, line, run):
-    """The process of a run, when that has a checkpoint."""
-    process = context.Process(target=stress_resume.child, args=(line, run.parents[1] / "first.txt"))
-    process.start()
-    deadline = time.monotonic() + 60
-    while not (run / "checkpoints" / "last.ckpt").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return process
-
-
-def test_a_run_that_is_killed_goes_on_to_the_same_bits(cli, context, tmp_path):
-    line, (whole, cut) = [*SMALL, "trainer.max_epochs=12"], (tmp_path / "train" / name for name in ("whole", "cut"))
-    assert cli(*line, "name=whole")[0] == 0
-    process = begin(context, [*line, "name=cut", f"log_dir='{tmp_path}'"], cut)
-    os.kill(process.pid, signal.SIGKILL)
-    process.join()
-    assert record(cut)["status"] == "running"  # what a kill leaves
-    assert cli("resume=cut")[0] == 0
-    assert not differences(results(cut), results(whole)) and len(record(cut)["resumes"]) == 1
-
-
 def test_a_run_has_one_process(cli, context, tmp_path):
     line = [*SMALL, "trainer.max_epochs=400", "name=a", f"log_dir='{tmp_path}'"]
     process = begin(context, line, tmp_path / "train" / "a")
@@ -262,7 +241,6 @@ def test_a_run_has_one_process(cli, context, tmp_path):
     assert cli("resume=a", "trainer.max_steps=5000", "trainer.max_epochs=60")[0] == 0
 
 
-@pytest.mark.slow
 def test_ctrl_c_reaches_the_workers_too_and_the_run_is_saved(tmp_path):
     line = [sys.executable, str(runs.PROJECT / "src" / "train.py"), *SMALL, "trainer.max_epochs=4000", "name=a"]
     line += ["data.num_workers=2", f"log_dir='{tmp_path}'"]

@@ -195,6 +195,7 @@ def test_a_grid_goes_on_with_new_values(cli, tmp_path):
     assert status == 0 and "3 jobs: 3 finished" in said and said.count("is finished") == 3
 
 
+@pytest.mark.slow
 def test_failures_are_tried_again_when_asked_for(cli, tmp_path):
     wrong = ["-m", "checkpoint.monitor=val/acc,val/nonsense_acc", *FAST]
     status, said = cli(*wrong, "max_failures=1")
@@ -207,6 +208,7 @@ def test_failures_are_tried_again_when_asked_for(cli, tmp_path):
     assert status == 1 and "1 job: 1 failed" in said
 
 
+@pytest.mark.slow
 def test_a_search_needs_no_flag_and_its_yaml_is_checked(cli, tmp_path):
     status, said = cli("search=grid", *FAST, "trainer.max_epochs=1")
     assert status == 0 and "4 jobs: 4 finished" in said
@@ -231,6 +233,7 @@ def test_a_search_needs_no_flag_and_its_yaml_is_checked(cli, tmp_path):
     assert len(list((tmp_path / "logs" / "sweep").iterdir())) == 1
 
 
+@pytest.mark.slow
 def test_a_search_prunes_and_ends_with_the_best(cli, tmp_path):
     status, said = cli("search=optuna", *FAST, "trainer.max_epochs=4", "hydra.sweeper.n_trials=6", *HALVING)
     assert status == 0

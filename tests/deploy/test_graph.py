@@ -9,6 +9,7 @@ from leyden.deploy.graph import Resize, Scanned, with_scans
 from leyden.models.rnn import RNN
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cell", [nn.GRU, nn.LSTM])
 @pytest.mark.parametrize(
     "options", [{}, {"num_layers": 2, "bidirectional": True}, {"bias": False, "batch_first": True}]

@@ -52,6 +52,7 @@ def test_a_table_is_standardised_after_it_is_encoded():
     assert torch.equal(other(x), module(x))
 
 
+@pytest.mark.slow
 def test_a_table_exports_to_onnx_with_any_batch(tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
     module = Standardize("table", [40.0, 0, 0, 0, 7], [10.0, 1, 1, 1, 2], COLUMNS).eval()

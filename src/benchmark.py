@@ -1,6 +1,6 @@
 """Measure a run against a bare PyTorch loop: where the time of a step goes, and which key to change."""
 
-import importlib
+import importlib.util
 import logging
 from contextlib import ExitStack
 from pathlib import Path
@@ -30,7 +30,7 @@ KEYS = {
 def benchmark(cfg: DictConfig) -> float:
     """Time the steps of a run with the Trainer and without; returns the ratio Trainer/bare of training.
 
-    With `op` it times an operator and its twin instead, and returns how many times faster the operator is.
+    With `op` it times an operator and its reference instead, and returns how many times faster the operator is.
     """
     from leyden import build, process, ranks, record, runs, timing
 
@@ -72,28 +72,36 @@ def benchmark(cfg: DictConfig) -> float:
 
 
 def operator(cfg: DictConfig) -> float:
-    """Time an operator of leyden.ops and its twin, forward and backward, for a million numbers."""
+    """Time an operator and its reference in plain PyTorch, forward and backward, for a million numbers.
+
+    Returns how many times faster the operator is.
+    """
     import torch
+    from torch.utils.benchmark import Compare, Timer
 
     from leyden import process, runs
-    from leyden.ops import benchmark, kernels
+    from leyden.ops import kernels
 
-    names = sorted(path.stem for path in kernels.FOLDER.glob("*.cpp"))
-    if cfg.op not in names:
-        raise UserError(f"op={cfg.op} is no operator; choose one of {', '.join(names)}.")
-    if not kernels.load(cfg.op):
+    homes = [f"{package}.ops.{cfg.op}" for package in (*cfg.own, "leyden")]
+    home = next((name for name in homes if importlib.util.find_spec(name)), None)
+    if home is None:
+        raise UserError(f"`op` must be a module of the operators; got `{cfg.op}`, but there is no {homes[0]}.")
+    module, function = importlib.import_module(home), getattr(torch.ops.leyden, cfg.op)
+    if not kernels.load(cfg.op, Path(str(module.__file__)).parent):
         raise UserError(f"op={cfg.op} has no kernel here, so that there is nothing to measure.")
-    module, function = importlib.import_module(f"leyden.ops.{cfg.op}"), getattr(torch.ops.leyden, cfg.op)
     gpu = torch.cuda.is_available() and cfg.trainer.accelerator in ("auto", "gpu", "cuda")
-    x = torch.randn(1_000_000, device="cuda" if gpu else "cpu")
-    found = {}
+    x = torch.randn(1_000_000, device="cuda" if gpu else "cpu", requires_grad=True)
+    call = {"stmt": "torch.autograd.grad(f(x), x, g)", "label": f"{cfg.op}, {x.device}"}
+    found = []
     for threads in [1] if gpu else sorted({1, process.threads(cfg)}):
-        torch.set_num_threads(threads)
-        title = f"{cfg.op}, {x.device}" + ("" if gpu else f", threads {threads}")
-        found[title] = benchmark.summary(benchmark.measure(function, module.twin, x, cfg.rounds))
-        log.info("\n%s", benchmark.table(title, found[title]))
-    runs.write_json(Path(cfg.run_dir) / "benchmark.json", found)
-    return next(iter(found.values()))["twin/operator"]["median"]
+        for name, f in (("operator", function), ("reference", module.reference)):
+            given = {"torch": torch, "f": f, "x": x, "g": torch.ones_like(x)}
+            timer = Timer(globals=given, sub_label=name, num_threads=threads, **call)
+            found.append(timer.blocked_autorange(min_run_time=0.2 * cfg.rounds))
+    log.info("\n%s", Compare(found))
+    seconds = {f"{each.sub_label}, threads {each.num_threads}": each.median for each in found}
+    runs.write_json(Path(cfg.run_dir) / "benchmark.json", {"seconds": seconds})
+    return found[1].median / found[0].median
 
 
 def measure(cfg: DictConfig, datamodule: Any, plain: bool) -> Any:

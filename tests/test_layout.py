@@ -44,7 +44,6 @@ ALLOWED = {
         "leyden.tensors", "leyden.lightning_internals", "torch", "lightning", "torchmetrics",
     },
     "compiled.py": {"torch"},
-    "profilers.py": {"torch", "lightning"},
     "tensors.py": {"torch"},
     "failures.py": {"leyden.tensors", "torch", "lightning"},
     "deploy": {"leyden.deploy", "leyden.data", "leyden.tasks", "torch", "torchvision", "lightning"},

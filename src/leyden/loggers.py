@@ -2,6 +2,7 @@
 
 import csv
 import json
+import logging
 import shlex
 import warnings
 from pathlib import Path
@@ -14,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from leyden import UserError, runs
 from leyden.tables import SILENT
 
+log = logging.getLogger(__name__)
 USUAL = ("model", "data", "seed")  # columns of each run; TensorBoard shows no more than five unless asked to
 
 
@@ -70,6 +72,14 @@ def conclude(trainer: Trainer, cfg: DictConfig, results: dict[str, Any]) -> None
             logger.log_metrics(values, best.get("step"))
             logger.log_hyperparams({"best_checkpoint": checkpoint and str(Path(cfg.run_dir) / checkpoint)})
         logger.finalize("success")
+    show_profiles(Path(cfg.run_dir))
+
+
+def show_profiles(directory: Path) -> None:
+    """Put the head of each table that a profiler has written into the log."""
+    for file in sorted(directory.glob("fit-profile*.txt")):
+        lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+        log.info("%s\n... all in %s", "\n".join(lines[:15]), file.name)
 
 
 def outcome(results: dict[str, Any]) -> dict[str, float]:

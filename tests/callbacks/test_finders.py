@@ -19,7 +19,7 @@ def test_a_rate_is_suggested_and_the_run_stays_what_it_is(train):
     (rate,) = re.findall(r"falls fastest at (\S+) .*type optimizer.lr=\1", (run / "train.log").read_text())
     assert 1e-6 < float(rate) < 1
     with Image.open(run / "lr_finder.png") as picture:
-        assert picture.size == (640, 400) and len(picture.getcolors(10**6)) > 3
+        assert len(picture.convert("RGB").getcolors(10**6)) > 50
     assert sha(run) == sha(train(folder="plain")) and not list(run.rglob(".lr_find*"))
 
 

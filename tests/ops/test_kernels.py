@@ -27,7 +27,6 @@ def small(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "cache"))
     monkeypatch.delenv("TORCH_CUDA_ARCH_LIST", raising=False)
     monkeypatch.setattr(kernels, "found", {})
-    monkeypatch.setattr(kernels, "FOLDER", tmp_path)
     source = tmp_path / "small.cpp"
     source.write_text('extern "C" int answer() { return 42; }\n')
     return source
@@ -92,9 +91,9 @@ def test_a_killed_build_leaves_nothing_to_wait_for_and_two_at_once_do_not_collid
 def failure(caplog) -> str:
     """The one sentence of a library that cannot be had, however often it is asked for."""
     with caplog.at_level(logging.WARNING):
-        assert not kernels.load("small") and not kernels.load("small")
+        assert not kernels.load("small", small.parent) and not kernels.load("small", small.parent)
     (sentence,) = caplog.messages
-    assert sentence.startswith("small runs as its PyTorch twin") and sentence.endswith(".") and "\n" not in sentence
+    assert sentence.startswith("small runs in plain PyTorch") and sentence.endswith(".") and "\n" not in sentence
     assert kernels.found["small"] in sentence
     return sentence
 
@@ -146,14 +145,7 @@ def test_a_damaged_library_is_a_sentence(small, caplog):
 def test_only_the_first_rank_of_a_machine_says_it(small, caplog, monkeypatch):
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(small))
     monkeypatch.setenv("LOCAL_RANK", "1")
-    assert not kernels.load("small") and not caplog.messages
-
-
-def test_a_library_built_ahead_comes_first(small, monkeypatch):
-    (small.parent / f"leyden_small{kernels.SUFFIX}").touch()
-    monkeypatch.syspath_prepend(small.parent)
-    assert kernels.ahead("small") == str(small.parent / f"leyden_small{kernels.SUFFIX}")
-    assert kernels.ahead("nowhere") is None
+    assert not kernels.load("small", small.parent) and not caplog.messages
 
 
 def test_cuda_is_looked_for_in_its_own_folder(tmp_path, monkeypatch):

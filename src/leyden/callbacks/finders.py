@@ -8,10 +8,8 @@ from typing import Any
 
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder
-from PIL import Image
 
 from leyden import UserError
-from leyden.callbacks import drawing
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +31,8 @@ class Rate(LearningRateFinder):
         self.resumed = True
 
     def on_fit_start(self, trainer: Trainer, task: LightningModule) -> None:
+        from matplotlib import pyplot
+
         if self.resumed:  # the rate is in the optimizer's state
             return
         if len(trainer.optimizers) != 1:
@@ -50,8 +50,9 @@ class Rate(LearningRateFinder):
         rate = found.suggestion() if found and found.results.get("lr") else None
         before = trainer.optimizers[0].defaults["lr"]
         if trainer.is_global_zero and found and len(found.results["lr"]) > 1:
-            picture = drawing.curve(found.results["lr"], found.results["loss"], rate, "loss over learning rate")
-            Image.fromarray(picture).save(self.directory / "lr_finder.png")
+            figure: Any = found.plot(suggest=rate is not None)
+            figure.savefig(self.directory / "lr_finder.png")
+            pyplot.close(figure)
         if not rate:
             log.warning("lr_finder: no suggestion; raise callbacks.lr_finder.num_training_steps.")
             return

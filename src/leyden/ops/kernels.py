@@ -1,7 +1,6 @@
 """Compiled kernels of our operators: built on first use, kept, and never a reason to stop."""
 
 import hashlib
-import importlib.util
 import json
 import logging
 import os
@@ -18,7 +17,6 @@ from typing import Any
 import torch
 from filelock import FileLock
 
-FOLDER = Path(__file__).parent
 PATIENCE = 600  # seconds for a build, one's own or that of another process
 SUFFIX = ".pyd" if os.name == "nt" else ".so"
 # In a process of its own, whose noise stays off the screen, and which finds out whether the library loads.
@@ -30,18 +28,18 @@ found: dict[str, str] = {}  # operator -> "compiled", or why it is not
 log = logging.getLogger(__name__)
 
 
-def load(name: str) -> bool:
-    """Load the kernels of an operator, built where they are not there yet; whether that went well.
+def load(name: str, folder: Path) -> bool:
+    """Load the kernels of an operator, built from <folder>/<name>.cpp if they are not there yet; whether it went well.
 
-    What goes wrong is said once, in a sentence: without its kernels an operator is its twin.
+    What goes wrong is said once, in a sentence: without its kernels an operator is its reference implementation.
     """
     if name not in found:
         try:
-            torch.ops.load_library(ahead(name) or build(name, sources(name)))
+            torch.ops.load_library(build(name, sources(name, folder)))
             found[name] = "compiled"
         except Exception as error:  # compilers, linkers and disks fail in many ways, none of which should end a run
             found[name] = " ".join(str(error).split()).rstrip(".")
-            say("%s runs as its PyTorch twin, as its kernel could not be built: %s.", name, found[name])
+            say("%s runs in plain PyTorch, as its kernel could not be built: %s.", name, found[name])
     return found[name] == "compiled"
 
 
@@ -51,20 +49,14 @@ def say(*sentence: str) -> None:
         log.warning(*sentence)
 
 
-def ahead(name: str) -> str | None:
-    """The library that setup.py has built and pip has installed, if any."""
-    spec = importlib.util.find_spec(f"leyden_{name}")
-    return spec.origin if spec else None
-
-
-def sources(name: str) -> list[Path]:
+def sources(name: str, folder: Path) -> list[Path]:
     """The .cpp, and the .cu where a GPU or TORCH_CUDA_ARCH_LIST asks for it and nvcc is there."""
-    cpp, cu = FOLDER / f"{name}.cpp", FOLDER / f"{name}.cu"
+    cpp, cu = folder / f"{name}.cpp", folder / f"{name}.cu"
     if not (cu.exists() and architectures()):
         return [cpp]
     if torch.version.cuda and cuda_home():
         return [cpp, cu]
-    say("%s runs as its PyTorch twin on GPUs, as there is no nvcc; set CUDA_HOME.", name)
+    say("%s runs in plain PyTorch on GPUs, as there is no nvcc; set CUDA_HOME.", name)
     return [cpp]
 
 

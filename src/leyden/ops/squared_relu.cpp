@@ -56,7 +56,7 @@ at::Tensor backward(const at::Tensor& grad, const at::Tensor& input) {
 
 }  // namespace
 
-// The schemas are in squared_relu.py; these take the place of its twin for tensors on the CPU.
+// The schemas are in squared_relu.py; these take the place of its reference for tensors on the CPU.
 TORCH_LIBRARY_IMPL(leyden, CPU, m) {
   m.impl("squared_relu", forward);
   m.impl("squared_relu_backward", backward);

@@ -69,7 +69,7 @@ at::Tensor backward(const at::Tensor& grad, const at::Tensor& input) {
 
 }  // namespace
 
-// The schemas are in squared_relu.py; these take the place of its twin for tensors on a GPU.
+// The schemas are in squared_relu.py; these take the place of its reference for tensors on a GPU.
 TORCH_LIBRARY_IMPL(leyden, CUDA, m) {
   m.impl("squared_relu", forward);
   m.impl("squared_relu_backward", backward);

@@ -1,6 +1,7 @@
-"""Squared ReLU, max(x, 0)^2 (So et al. 2021, arXiv:2109.08668), as an operator of our own with kernels and a twin."""
+"""Squared ReLU, max(x, 0)^2 (So et al. 2021, arXiv:2109.08668), as an operator with kernels of its own."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,25 +19,25 @@ squared_relu, squared_relu_backward = torch.ops.leyden.squared_relu, torch.ops.l
 class SquaredReLU(nn.Module):
     """max(x, 0)^2 of each element; floating point of any shape and strides.
 
-    What is exported or scripted holds the twin, so that whoever loads it needs nothing of ours.
+    What is exported or scripted holds the reference implementation, so that whoever loads it needs nothing of ours.
     """
 
     def __init__(self):
         super().__init__()
-        kernels.load("squared_relu")
+        kernels.load("squared_relu", Path(__file__).parent)
 
     def forward(self, x: Tensor) -> Tensor:
         if torch.jit.is_scripting():
-            return twin(x)
-        return twin(x) if torch.compiler.is_exporting() or torch.jit.is_tracing() else squared_relu(x)
+            return reference(x)
+        return reference(x) if torch.compiler.is_exporting() or torch.jit.is_tracing() else squared_relu(x)
 
 
-def twin(x: Tensor) -> Tensor:
+def reference(x: Tensor) -> Tensor:
     """The same in plain PyTorch, with PyTorch's derivatives: the same bits, NaN and infinities included."""
     return torch.relu(x).square()
 
 
-# What runs where no kernel is loaded for the device: the twin, and its derivative.
+# What runs where no kernel is loaded for the device: the reference, and its derivative.
 @torch.library.impl("leyden::squared_relu", "default")
 def _(x: Tensor) -> Tensor:
     return torch.square(torch.relu(x), out=torch.empty_like(x))

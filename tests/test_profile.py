@@ -1,0 +1,20 @@
+"""Lightning's profilers in a run: the table in a file, its head on the screen, and a trace for a viewer."""
+
+import json
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("profiler", "word"), [("simple", "run_training_batch"), ("advanced", "cumtime"), ("pytorch", "aten::")]
+)
+def test_the_table_is_in_a_file_and_its_head_in_the_log(train, profiler, word):
+    run = train(f"profiler={profiler}", "trainer.max_epochs=1", "data.num_samples=400")
+    table, log = (run / "fit-profile.txt").read_text(), (run / "train.log").read_text()
+    assert word in table and "... all in fit-profile.txt" in log
+    head = [line for line in table.splitlines() if line.strip()][:15]
+    assert all(line.rstrip() in log for line in head)
+    if profiler == "pytorch":
+        (trace,) = run.glob("fit-profile*.pt.trace.json")
+        events = json.loads(trace.read_text())["traceEvents"]
+        assert any("training_step" in event["name"] for event in events)

@@ -198,7 +198,7 @@ class RankLoader(_DataConnector):
         if predicts or not isinstance(dataloader, DataLoader) or not self._requires_distributed_sampler(dataloader):
             return super()._prepare_dataloader(dataloader, shuffle, mode)
         batches, world = dataloader.batch_sampler, self.trainer.world_size
-        shared = getattr(batches, "sampler", dataloader.sampler)
+        shared: Any = getattr(batches, "sampler", dataloader.sampler)
         few = hasattr(shared, "__len__") and len(shared) < world  # else a rank would have none
         sampler = Share(shared, self.trainer.global_rank, world, equal=few or mode == RunningStage.TRAINING)
         try:
@@ -207,7 +207,7 @@ class RankLoader(_DataConnector):
             raise UserError(f"The ranks cannot share a loader: {' '.join(str(error).split())}") from error
         names = getattr(dataloader, "__pl_saved_arg_names", ())
         if len(names) == len(arguments):  # else an argument may be given twice
-            arguments, keywords = (), dict(zip(names, arguments, strict=True)) | keywords
+            keywords, arguments = dict(zip(names, arguments, strict=True)) | keywords, tuple()  # type: ignore[assignment]
         if type(batches) is BatchSampler and dataloader.batch_size is None:
             keywords |= {"batch_size": batches.batch_size, "drop_last": batches.drop_last}
         if type(batches) is BatchSampler and "batch_size" in keywords and hasattr(shared, "__len__"):

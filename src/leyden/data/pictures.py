@@ -6,6 +6,7 @@ import math
 import os
 import shutil
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -51,7 +52,9 @@ class Cache:
 
     def __init__(self, path: Path, shape: tuple[int, ...]):
         self.path, self.shape = path, shape
-        self.pictures = torch.from_file(str(path), size=math.prod(shape), dtype=torch.uint8).view(shape)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch asks for memory that may be written, of which there is less
+            self.pictures = torch.from_numpy(np.memmap(path, np.uint8, "r", shape=shape))
 
     def __getitem__(self, rows: Tensor) -> Tensor:
         return self.pictures.index_select(0, rows)

@@ -92,9 +92,8 @@ def imports(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module == "leyden":
-            yield from (
-                "leyden" if alias.name in ("UserError", "Failed") else f"leyden.{alias.name}" for alias in node.names
-            )
+            base = ("UserError", "Failed", "require")
+            yield from ("leyden" if alias.name in base else f"leyden.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             yield node.module
 

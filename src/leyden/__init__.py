@@ -14,3 +14,9 @@ class Failed(UserError):
     """What was asked for was done, but its result is not good."""
 
     status = 1
+
+
+def require(good: bool, key: str, must: str, value: object) -> None:
+    """Raises UserError, in its standard form, where the value of a key is not good."""
+    if not good:
+        raise UserError(f"`{key}` must be {must}; got `{value}`.")

@@ -167,13 +167,17 @@ def test_stretched_parts_lie_inside_and_have_their_area():
 @pytest.mark.parametrize(
     "kind, settings, words",
     [
-        (HorizontalFlip, {"p": 1.5}, r"p of HorizontalFlip is 1.5; type a number from 0 to 1\.$"),
-        (HorizontalFlip, {"p": math.nan}, "is nan"),
-        (ShiftCrop, {"pixels": 1.5}, "a whole number"),
-        (Rotation, {"degrees": "ten"}, "degrees of Rotation is 'ten'"),
-        (Affine, {"scale": 1.1}, r"scale of Affine is 1.1; type a list of 2 numbers from 0.01 to 100\.$"),
-        (RandomResizedCrop, {"scale": [0.5, 2]}, "scale of RandomResizedCrop is .* from 0 to 1"),
-        (Augment, {"transforms": [torch.nn.ReLU()], "seed": 0}, "ReLU is not a Transform"),
+        (HorizontalFlip, {"p": 1.5}, r"`HorizontalFlip.p` must be a number from 0 to 1; got `1.5`\.$"),
+        (HorizontalFlip, {"p": math.nan}, "got `nan`"),
+        (ShiftCrop, {"pixels": 1.5}, "`ShiftCrop.pixels` must be a whole number from 0 up; got `1.5`"),
+        (Rotation, {"degrees": "ten"}, "`Rotation.degrees` must be .* got `ten`"),
+        (Affine, {"scale": 1.1}, r"`Affine.scale` must be a list of 2 numbers from 0.01 to 100; got `1.1`\.$"),
+        (RandomResizedCrop, {"scale": [0.5, 2]}, r"`RandomResizedCrop.scale` must be .* from 0 to 1; got `\[0.5, 2\]`"),
+        (
+            Augment,
+            {"transforms": [torch.nn.ReLU()], "seed": 0},
+            r"`data.augment` must be Transforms .*; got `ReLU\(\)`",
+        ),
     ],
 )
 def test_a_wrong_setting_is_answered_with_a_right_one(kind, settings, words):

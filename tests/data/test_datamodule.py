@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 from torchvision.transforms import v2
@@ -66,8 +68,39 @@ def test_folds_are_disjoint_complete_and_stratified():
     for data, part in zip(folds, parts, strict=True):
         assert values(data.splits["train"]) == set(range(100)) - part
         assert data.splits["val"].y.bincount().tolist() == [5, 5, 5, 5]
-    with pytest.raises(UserError, match="fold=5"):
-        Given({"train": numbered()}, fold=5, folds=5)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "sentence"),
+    [
+        ({"batch_size": 0}, "`data.batch_size` must be a whole number from 1 up; got `0`."),
+        ({"folds": 1}, "`data.folds` must be a whole number from 2 up; got `1`."),
+        ({"split_seed": -1}, "`data.split_seed` must be a whole number from 0 up; got `-1`."),
+        ({"val_fraction": 1.5}, "`data.val_fraction` must be a number from 0 to 1; got `1.5`."),
+        ({"test_fraction": math.nan}, "`data.test_fraction` must be a number from 0 to 1; got `nan`."),
+        ({"num_workers": -1}, "`data.num_workers` must be auto or a whole number from 0 up; got `-1`."),
+        ({"num_workers": "all"}, "`data.num_workers` must be auto or a whole number from 0 up; got `all`."),
+        ({"fold": 5, "folds": 5}, "`data.fold` must be null or a whole number from 0 to 4; got `5`."),
+        ({"num_classes": 0}, "`data.num_classes` must be a whole number from 1 up; got `0`."),
+        ({"num_samples": 0}, "`data.num_samples` must be a whole number from 1 up; got `0`."),
+    ],
+)
+def test_a_value_out_of_range_is_named(keywords, sentence):
+    with pytest.raises(UserError) as caught:
+        Fake(shape=[1, 2, 2], **keywords)
+    assert str(caught.value) == sentence
+
+
+def test_one_class_is_too_few():
+    with pytest.raises(UserError, match="Fake has samples of one class only, 0"):
+        Fake(shape=[1, 2, 2], num_classes=1).facts  # noqa: B018
+    with pytest.raises(UserError, match="Given has samples of one class only, 3"):
+        Given({"train": (torch.zeros(9, 2), torch.full((9,), 3))}).facts  # noqa: B018
+
+
+def test_there_is_a_target_for_each_sample():
+    with pytest.raises(UserError, match="Given has 100 samples but 7 targets for test"):
+        Given({"train": numbered(), "test": (numbered()[0], torch.zeros(7))}).splits  # noqa: B018
 
 
 def test_spread_keeps_rare_classes_in_train():

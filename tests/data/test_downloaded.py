@@ -52,9 +52,10 @@ def test_a_failed_download_says_which_files_belong_where(kind, tmp_path, monkeyp
     monkeypatch.setenv("no_proxy", "*")
     with pytest.raises(UserError, match=r"cannot be downloaded .*[Rr]efused") as caught:
         kind(data_dir=tmp_path / "new").facts  # noqa: B018
-    names, folder, address = kind(data_dir=tmp_path / "new").archives()
-    assert f"put {', '.join(names)} from {address} into {folder}." in str(caught.value)
-    assert "\n" not in str(caught.value) and folder.is_relative_to(tmp_path / "new")
+    files = [name for name, _ in kind.reader.resources] if issubclass(kind, MNIST) else [kind.reader.filename]
+    folder = tmp_path / "new" / (f"{kind.__name__}/raw" if issubclass(kind, MNIST) else "")
+    assert f"put {', '.join(files)} from http" in str(caught.value) and str(caught.value).endswith(f"{folder}.")
+    assert "\n" not in str(caught.value)
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path, monkeypatch):
@@ -66,7 +67,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path, monkeypatch):
 
 def test_a_silent_server_is_given_up(tmp_path, monkeypatch):
     pack(monkeypatch)
-    monkeypatch.setattr(downloaded, "PATIENCE", 0.2)
+    monkeypatch.setattr(downloaded, "PATIENCE_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setattr(datasets.MNIST, "mirrors", [f"http://127.0.0.1:{silent.getsockname()[1]}/"])
         with pytest.raises(UserError, match="timed out"):

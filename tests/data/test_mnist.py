@@ -72,21 +72,25 @@ def test_a_damaged_file_is_named(kept, tmp_path, monkeypatch):
     write(tmp_path / "MNIST" / "raw", files)
     with pytest.raises(UserError, match="damaged") as caught:
         MNIST(data_dir=tmp_path).facts  # noqa: B018
-    assert f"delete {tmp_path / 'MNIST' / 'raw' / 't10k-images-idx3-ubyte'} and put" in str(caught.value)
-    assert all(name in str(caught.value) for name in archives)
+    assert f"; put {', '.join(archives)} from " in str(caught.value)
+    assert str(caught.value).endswith(f"into the empty folder {tmp_path / 'MNIST' / 'raw'}.")
+    for path in (tmp_path / "MNIST" / "raw").iterdir():
+        path.unlink()
+    write(tmp_path / "MNIST" / "raw", archives)  # as the sentence says
+    assert len(MNIST(data_dir=tmp_path).splits["test"]) == 10
 
 
 def test_a_damaged_archive_is_named(tmp_path, monkeypatch):
     archives = pack(monkeypatch)
     archives["train-labels-idx1-ubyte.gz"] = archives["train-labels-idx1-ubyte.gz"][:-9]
     write(tmp_path / "MNIST" / "raw", archives)
-    with pytest.raises(UserError, match=r"damaged .*delete \S+/train-labels-idx1-ubyte.gz and put"):
+    with pytest.raises(UserError, match=r"damaged .* put .*train-labels-idx1-ubyte.gz"):
         MNIST(data_dir=tmp_path).facts  # noqa: B018
 
 
 def test_pictures_and_labels_must_be_equally_many(tmp_path):
     write(tmp_path / "MNIST" / "raw", contents() | {"t10k-labels-idx1-ubyte": idx(torch.zeros(7, dtype=torch.uint8))})
-    with pytest.raises(UserError, match="10 pictures but 7 labels for test"):
+    with pytest.raises(UserError, match="10 samples but 7 targets for test"):
         MNIST(data_dir=tmp_path).facts  # noqa: B018
 
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from leyden import UserError
+from leyden import require
 
 # The steps of a counter: odd 64-bit numbers, written as int64 holds them.
 INDEX_STEP, LANE_STEP = 0x9E3779B97F4A7C15 - 2**64, 0xD1B54A32D192ED03 - 2**64
@@ -29,12 +29,26 @@ def between(u: Tensor, low: float, high: float) -> Tensor:
 
 
 def within(name: str, value: Any, low: float, high: float, count: int = 1) -> Any:
-    """The value of a setting if it is one number, or a list of count, from low to high; else a UserError."""
+    """The value of a setting. Raises UserError unless it is one number, or a list of count, from low to high."""
     numbers = value if count > 1 and isinstance(value, Sequence) else [value]
-    if len(numbers) != count or not all(type(n) in (int, float) and low <= n <= high for n in numbers):
-        kind = "a number" if count == 1 else f"a list of {count} numbers"
-        raise UserError(f"data.augment: {name} is {value!r}; type {kind} from {low:g} to {high:g}.")
+    good = len(numbers) == count and all(type(n) in (int, float) and low <= n <= high for n in numbers)
+    kind = "a number" if count == 1 else f"a list of {count} numbers"
+    require(good, name, f"{kind} from {low:g} to {high:g}", value)
     return value
+
+
+def random_part(u: Tensor, scale: Sequence, ratio: Sequence, first: int, second: int) -> tuple[Tensor, ...]:
+    """The starts and the lengths, along two sides, of a random part of a rectangle, from u (B, 4).
+
+    `scale` is its share of the area, `ratio` the second length over the first; neither is longer than its side.
+    """
+    area, aspect, start, start_2 = u.unbind(1)
+    area = between(area, *scale) * (first * second)
+    aspect = between(aspect, *map(math.log, ratio)).exp()
+    length = (area / aspect).sqrt().round().clamp(1, first)
+    length_2 = (area * aspect).sqrt().round().clamp(1, second)
+    starts = (start * (first + 1 - length)).long(), (start_2 * (second + 1 - length_2)).long()
+    return *starts, length.long(), length_2.long()
 
 
 class Transform:
@@ -57,8 +71,7 @@ class Augment:
     def __init__(self, transforms: Iterable[Transform], seed: int):
         self.transforms, self.seed = list(transforms), seed
         for transform in self.transforms:
-            if not isinstance(transform, Transform):
-                raise UserError(f"data.augment: {type(transform).__name__} is not a Transform of leyden.data.augment.")
+            require(isinstance(transform, Transform), "data.augment", "Transforms of leyden.data.augment", transform)
 
     def __call__(self, x: Tensor, index: Tensor, epoch: int) -> Tensor:
         for stream, transform in enumerate(self.transforms):
@@ -71,7 +84,7 @@ class HorizontalFlip(Transform):
     """Mirror left to right with probability p. Any dtype."""
 
     def __init__(self, p: float = 0.5):
-        self.p = within("p of HorizontalFlip", p, 0, 1)
+        self.p = within("HorizontalFlip.p", p, 0, 1)
 
     def parameters(self, u: Tensor, shape: torch.Size) -> tuple[Tensor, ...]:
         return (u[:, 0] < self.p,)
@@ -84,8 +97,7 @@ class ShiftCrop(Transform):
     """Pad by pixels of zeros on each side and crop back to size at a random place. Any dtype."""
 
     def __init__(self, pixels: int = 4):
-        if type(pixels) is not int or pixels < 0:
-            raise UserError(f"data.augment: pixels of ShiftCrop is {pixels!r}; type a whole number from 0 up.")
+        require(type(pixels) is int and pixels >= 0, "ShiftCrop.pixels", "a whole number from 0 up", pixels)
         self.pixels = pixels
 
     def parameters(self, u: Tensor, shape: torch.Size) -> tuple[Tensor, ...]:
@@ -97,24 +109,15 @@ class ShiftCrop(Transform):
 
 
 class RandomResizedCrop(Transform):
-    """Stretch a random part over the whole picture, bilinear: scale, share of the area; ratio, width over height.
-
-    A part that would stick out is cut at the side's length (Szegedy et al. 2014, arXiv:1409.4842).
-    """
+    """Stretch a random part over the whole picture, bilinear (Szegedy et al. 2014): ratio is width over height."""
 
     def __init__(self, scale: Sequence = (0.25, 1.0), ratio: Sequence = (0.75, 1.3333)):
-        self.scale = within("scale of RandomResizedCrop", scale, 0, 1, count=2)
-        self.ratio = within("ratio of RandomResizedCrop", ratio, 0.01, 100, count=2)
+        self.scale = within("RandomResizedCrop.scale", scale, 0, 1, count=2)
+        self.ratio = within("RandomResizedCrop.ratio", ratio, 0.01, 100, count=2)
 
     def parameters(self, u: Tensor, shape: torch.Size) -> tuple[Tensor, ...]:
         """Top, left, height and width in pixels."""
-        area, ratio, top, left, _ = u.unbind(1)
-        area = between(area, *self.scale) * (shape[2] * shape[3])
-        ratio = between(ratio, *map(math.log, self.ratio)).exp()
-        height = (area / ratio).sqrt().round().clamp(1, shape[2])
-        width = (area * ratio).sqrt().round().clamp(1, shape[3])
-        corner = (top * (shape[2] + 1 - height)).long(), (left * (shape[3] + 1 - width)).long()
-        return *corner, height.long(), width.long()
+        return random_part(u[:, :4], self.scale, self.ratio, shape[2], shape[3])
 
     def apply(self, x: Tensor, *parameters: Tensor) -> Tensor:
         top, left, height, width = (p[:, None] for p in parameters)
@@ -133,10 +136,10 @@ class Affine(Transform):
     """Turn and shear (+-degrees), scale (factors from, to), shift (+-share of a side): bilinear, zeros from outside."""
 
     def __init__(self, degrees: float = 10.0, translate: float = 0.1, scale: Sequence = (0.9, 1.1), shear: float = 0.0):
-        self.degrees = within(f"degrees of {type(self).__name__}", degrees, 0, 180)
-        self.translate = within("translate of Affine", translate, 0, 1)
-        self.scale = within("scale of Affine", scale, 0.01, 100, count=2)
-        self.shear = within("shear of Affine", shear, 0, 89)
+        self.degrees = within(f"{type(self).__name__}.degrees", degrees, 0, 180)
+        self.translate = within("Affine.translate", translate, 0, 1)
+        self.scale = within("Affine.scale", scale, 0.01, 100, count=2)
+        self.shear = within("Affine.shear", shear, 0, 89)
 
     def parameters(self, u: Tensor, shape: torch.Size) -> tuple[Tensor, ...]:
         """The angle in degrees, clockwise; the shift in pixels, right and down; the scale; the shear in degrees."""
@@ -167,19 +170,14 @@ class Erasing(Transform):
     """Fill, with probability p, a rectangle: scale, share of the area; ratio, height over width (Zhong et al. 2017)."""
 
     def __init__(self, p: float = 0.5, scale: Sequence = (0.02, 0.33), ratio: Sequence = (0.3, 3.3), value: float = 0):
-        self.p, self.value = within("p of Erasing", p, 0, 1), within("value of Erasing", value, 0, 1)
-        self.scale = within("scale of Erasing", scale, 0, 1, count=2)
-        self.ratio = within("ratio of Erasing", ratio, 0.01, 100, count=2)
+        self.p, self.value = within("Erasing.p", p, 0, 1), within("Erasing.value", value, 0, 1)
+        self.scale = within("Erasing.scale", scale, 0, 1, count=2)
+        self.ratio = within("Erasing.ratio", ratio, 0.01, 100, count=2)
 
     def parameters(self, u: Tensor, shape: torch.Size) -> tuple[Tensor, ...]:
         """Top, left, height and width in pixels; height 0 where nothing is erased."""
-        hit, area, ratio, top, left = u.unbind(1)
-        area = between(area, *self.scale) * (shape[2] * shape[3])
-        ratio = between(ratio, *map(math.log, self.ratio)).exp()
-        height = (area * ratio).sqrt().round().clamp(1, shape[2]) * (hit < self.p)
-        width = (area / ratio).sqrt().round().clamp(1, shape[3])
-        corner = (top * (shape[2] + 1 - height)).long(), (left * (shape[3] + 1 - width)).long()
-        return *corner, height.long(), width.long()
+        left, top, width, height = random_part(u[:, 1:], self.scale, self.ratio, shape[3], shape[2])
+        return top, left, height * (u[:, 0] < self.p), width
 
     def apply(self, x: Tensor, *parameters: Tensor) -> Tensor:
         top, left, height, width = (p[:, None, None, None] for p in parameters)
@@ -193,8 +191,8 @@ class BrightnessContrast(Transform):
     """Multiply by a factor of 1 +- brightness, then stretch about the mean grey by 1 +- contrast, within 0..1."""
 
     def __init__(self, brightness: float = 0.2, contrast: float = 0.2):
-        self.brightness = within("brightness of BrightnessContrast", brightness, 0, 1)
-        self.contrast = within("contrast of BrightnessContrast", contrast, 0, 1)
+        self.brightness = within("BrightnessContrast.brightness", brightness, 0, 1)
+        self.contrast = within("BrightnessContrast.contrast", contrast, 0, 1)
 
     def parameters(self, u: Tensor, shape: torch.Size) -> tuple[Tensor, ...]:
         return 1 + (2 * u[:, 0] - 1) * self.brightness, 1 + (2 * u[:, 1] - 1) * self.contrast

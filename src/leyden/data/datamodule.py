@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torchvision.transforms import v2
 
-from leyden import UserError, exact
+from leyden import UserError, exact, require
 from leyden.data import facts
 from leyden.data.augment import Augment, Transform
 from leyden.data.samples import Sequences, Tensors, to_float, whole
@@ -57,8 +57,13 @@ class DataModule(LightningDataModule):
         self.notes: dict[str, Any] = {}  # what run.json is to hold of the data
         self.augment = Augment(augment or [], seed)
         self.transforms = {"train": train_transforms or [], "val": eval_transforms or [], "test": eval_transforms or []}
-        if fold is not None and not 0 <= fold < folds:
-            raise UserError(f"data.fold={fold} is none of data.folds={folds}; folds count from 0.")
+        for name, low, value in ("batch_size", 1, batch_size), ("folds", 2, folds), ("split_seed", 0, split_seed):
+            require(type(value) is int and value >= low, f"data.{name}", f"a whole number from {low} up", value)
+        for name, share in ("val_fraction", val_fraction), ("test_fraction", test_fraction):
+            require(0 <= share <= 1, f"data.{name}", "a number from 0 to 1", share)
+        enough = num_workers == "auto" or (type(num_workers) is int and num_workers >= 0)
+        require(enough, "data.num_workers", "auto or a whole number from 0 up", num_workers)
+        require(fold is None or 0 <= fold < folds, "data.fold", f"null or a whole number from 0 to {folds - 1}", fold)
 
     def read(self, split: str) -> tuple[Tensor | list[Tensor], Tensor] | None:
         """x and y of train, val or test; None where the data has no such split and it is cut from train."""
@@ -103,6 +108,8 @@ class DataModule(LightningDataModule):
         x, y = pair
         if not isinstance(y, Tensor) or not isinstance(x, Tensor | list):
             raise UserError(f"{self.title}.read must give tensors, not {type(x).__name__} and {type(y).__name__}.")
+        if len(x) != len(y):
+            raise UserError(f"{self.title} has {len(x)} samples but {len(y)} targets for {split}.")
         return Sequences(x, y) if isinstance(x, list) else Tensors(x, y)
 
     def cut(self, y: Tensor, val: bool, test: bool) -> dict[str, Tensor]:
@@ -119,11 +126,7 @@ class DataModule(LightningDataModule):
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """What models and tasks need to know of the data; plain values only.
-
-        Raises:
-            UserError: labels outside the classes.
-        """
+        """What models and tasks need to know of the data, in plain values. Raises UserError where labels do not fit."""
         train = self.splits["train"]
         of_y = facts.of_targets if train.y.is_floating_point() else self.facts_of_classes
         return self.facts_of_x(train) | of_y(train.y)
@@ -144,6 +147,10 @@ class DataModule(LightningDataModule):
             raise UserError(
                 f"{self.title} has labels from {int(labels.min())} to {int(labels.max())}, "
                 f"but its {len(classes)} classes need labels from 0 to {len(classes) - 1}."
+            )
+        if len(labels.unique()) < 2:
+            raise UserError(
+                f"{self.title} has samples of one class only, {classes[int(labels[0])]}; it needs two or more."
             )
         counts = y.bincount(minlength=len(classes)).tolist()
         return {"outputs": len(classes), "classes": classes, "counts": counts}
@@ -171,7 +178,7 @@ class DataModule(LightningDataModule):
         rank, world = (trainer.global_rank, trainer.world_size) if trainer else (0, 1)
         order = exact.Order(len(samples), rank, world, self.draw(samples, world) if shuffle else None)
         drop_last = len(order) > self.batch_size if self.drop_last == "auto" else bool(self.drop_last)
-        workers = self.workers(samples)
+        workers, cuda = self.workers(samples), trainer and trainer.strategy.root_device.type == "cuda"
         return DataLoader(
             samples,
             batch_size=self.batch_size,
@@ -183,7 +190,7 @@ class DataModule(LightningDataModule):
             generator=exact.generator(self.seed),  # of the workers' seeds, which else come out of the model's draws
             persistent_workers=workers > 0,
             prefetch_factor=2 if workers else None,
-            pin_memory=self.accelerated if self.pin_memory == "auto" else bool(self.pin_memory),
+            pin_memory=bool(cuda if self.pin_memory == "auto" else self.pin_memory),
         )
 
     def draw(self, samples: Tensors | Sequences, world: int = 1) -> partial:
@@ -201,10 +208,6 @@ class DataModule(LightningDataModule):
         if isinstance(samples, Sequences) or not samples.transforms:
             return 0
         return cores()
-
-    @property
-    def accelerated(self) -> bool:
-        return self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
 
     def train_dataloader(self) -> DataLoader:
         return self.loader("train", shuffle=True)

@@ -1,4 +1,4 @@
-"""What the sets have in common that torchvision downloads and reads."""
+"""What the sets have in common that torchvision downloads, checks and reads."""
 
 import logging
 import socket
@@ -8,12 +8,11 @@ import torch
 from filelock import FileLock
 from torch import Tensor
 from torchvision.datasets import VisionDataset
-from torchvision.datasets.utils import check_integrity
 
 from leyden import UserError
 from leyden.data.datamodule import DataModule
 
-PATIENCE = 10  # seconds that a server may be silent
+PATIENCE_S = 10  # how long a server may be silent
 log = logging.getLogger(__name__)
 
 
@@ -26,24 +25,17 @@ class Downloaded(DataModule):
         super().__init__(**loader)
         self.data_dir = Path(data_dir)
 
-    def archives(self) -> tuple[dict[str, str], Path, str]:
-        """The files to download with their checksums, the folder they belong in, and the address they come from."""
+    def by_hand(self) -> str:
+        """What to do where there is no network: which files from where to put into which folder."""
         raise NotImplementedError
-
-    def damaged(self) -> list[Path]:
-        """Files that are there, but are not what they should be."""
-        names, folder, _ = self.archives()
-        return [p for p in (folder / name for name in names) if p.exists() and not check_integrity(p, names[p.name])]
 
     def read(self, split: str) -> tuple[Tensor, Tensor] | None:
         if split == "val":
             return None
         source = self.source(train=split == "train")
-        x, y = torch.as_tensor(source.data), torch.as_tensor(source.targets)
-        if len(x) != len(y):
-            raise UserError(f"{self.title} in {self.data_dir} has {len(x)} pictures but {len(y)} labels for {split}.")
-        self.classes = list(source.classes)
-        return x.unsqueeze(1) if x.dim() == 3 else x.permute(0, 3, 1, 2).contiguous(), y
+        x, self.classes = torch.as_tensor(source.data), list(source.classes)
+        x = x.unsqueeze(1) if x.dim() == 3 else x.permute(0, 3, 1, 2).contiguous()
+        return x, torch.as_tensor(source.targets)
 
     def source(self, train: bool) -> VisionDataset:
         """The reader of a split; one process downloads, others wait. Raises UserError for files missing or damaged."""
@@ -52,19 +44,16 @@ class Downloaded(DataModule):
         except Exception:  # not there, damaged, or still being unpacked by another process
             log.info("%s is not complete in %s; downloading it.", self.title, self.data_dir)
         before = socket.getdefaulttimeout()
-        socket.setdefaulttimeout(PATIENCE)
+        socket.setdefaulttimeout(PATIENCE_S)
         try:
             self.data_dir.mkdir(parents=True, exist_ok=True)
             with FileLock(self.data_dir / f".{self.title}.lock"):  # ends with its process
                 return self.reader(self.data_dir, train, download=True)
         except Exception as error:  # sockets, archives and readers have errors of many kinds
-            raise UserError(self.remedy(error)) from error
+            reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
+            raise UserError(
+                f"{self.title} is missing or damaged in {self.data_dir} and cannot be downloaded ({reason}); "
+                f"{self.by_hand()}."
+            ) from error
         finally:
             socket.setdefaulttimeout(before)
-
-    def remedy(self, error: Exception) -> str:
-        names, folder, address = self.archives()
-        reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
-        what = f"{self.title} is missing or damaged in {self.data_dir} and cannot be downloaded ({reason})"
-        steps = [f"delete {path}" for path in self.damaged()] + [f"put {', '.join(names)} from {address} into {folder}"]
-        return f"{what}; {' and '.join(steps)}."

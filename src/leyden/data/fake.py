@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from leyden import require
 from leyden.data.datamodule import DataModule
 
 
@@ -11,6 +12,8 @@ class Fake(DataModule):
 
     def __init__(self, shape: list[int], num_classes: int = 10, num_samples: int = 1000, **loader):
         super().__init__(**loader)
+        for name, value in ("num_classes", num_classes), ("num_samples", num_samples):
+            require(value >= 1, f"data.{name}", "a whole number from 1 up", value)
         self.shape, self.num_samples, self.num_classes = shape, num_samples, num_classes
         self.classes = [str(label) for label in range(num_classes)]
 

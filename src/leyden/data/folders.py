@@ -32,7 +32,6 @@ class Folders(DataModule):
         self.root = Path(root).expanduser()
         if classes:
             self.classes = list(classes)
-        self.ignored: Counter[str] = Counter()  # by their ending, files of other kinds
 
     @cached_property
     def roots(self) -> dict[str, Path]:
@@ -43,76 +42,63 @@ class Folders(DataModule):
         if "train" not in own or not folders(own["train"]):
             return {"train": self.root}
         if beside := [name for name in folders(self.root) if name not in SPLITS]:
-            tell("the folders %s beside train are none of train, val and test; they are left out", beside)
+            log_once("the folders %s beside train are none of train, val and test; they are left out", beside)
         return own
 
     @cached_property
     def classes(self) -> list[str]:
-        names = list(dict.fromkeys(map(title, folders(self.roots["train"]))))
+        names = list(dict.fromkeys(map(class_name, folders(self.roots["train"]))))
         if len(names) < 2:
             raise UserError(
                 f"{shown(self.roots['train'])} needs two or more classes, not {names}; set data.root=<folder>."
             )
         return names
 
-    def files(self, split: str) -> list[str]:
-        """The split's files, '2' before '10', relative to the root. A class is `label` of one.
+    def files(self, split: str) -> tuple[list[str], list[int]]:
+        """The split's files, relative to the root, '2' before '10', and the index of each one's class.
 
         Raises:
             UserError: a class that train does not have, or one that has no file to train on.
         """
-        root, known, found = self.roots[split], set(self.classes), self.all_files(split)
-        names = [name for name in found if name.lower().endswith(self.endings)]
-        self.ignored += others(found, self.endings)
-        there = {self.label(name, split) for name in names}
-        if strange := sorted(there - known):
+        root, start = self.roots[split], len(os.path.join(self.root, ""))
+        found: dict[str, str] = {}
+        ignored: Counter[str] = Counter()
+        for folder in folders(root):
+            for path in walk(root / folder):
+                if path.lower().endswith(self.endings):
+                    found[path[start:]] = class_name(folder)
+                else:
+                    ignored[shown(os.path.splitext(path)[1].lower()) or "no ending"] += 1
+        others = ", ".join(f"{count} of {ending}" for ending, count in ignored.most_common())
+        there = set(found.values())
+        if strange := sorted(there.difference(self.classes)):
             raise UserError(f"{shown(root)} has the classes {strange} that train does not have: {self.classes}.")
-        if (empty := sorted(known - there)) and (split == "train" or not there):
-            also = ", ".join(f"{count} of {ending}" for ending, count in self.ignored.most_common(5))
+        if (empty := sorted(set(self.classes) - there)) and (split == "train" or not there):
             raise UserError(
                 f"{shown(root)} has no {self.what} of the classes {empty}; add some, or delete the folder"
-                f"{also and f' (files of other kinds: {also})'}."
+                f"{others and f' (files of other kinds: {others})'}."
             )
-        return names
-
-    def all_files(self, split: str) -> list[str]:
-        root, above, start = self.roots[split], lineage(self.roots[split]), len(os.path.join(self.root, ""))
-        try:
-            found = [name[start:] for folder in folders(root) for name in walk(os.path.join(root, folder), set(above))]
-        except OSError as error:
-            raise UserError(f"{shown(error.filename)} cannot be read ({error.strerror}).") from error
-        return sorted(found, key=natural)
-
-    def label(self, name: str, split: str) -> str:
-        """The class of a file, by its name relative to the root."""
-        return title(name.split(os.sep)[0 if self.roots[split] == self.root else 1])
+        if others:
+            log_once("files of other kinds in %s are left out: %s", shown(root), others)
+        index = {name: number for number, name in enumerate(self.classes)}
+        names = sorted(found, key=natural)
+        return names, [index[found[name]] for name in names]
 
 
-def walk(folder: str, entered: set[tuple[int, int]]) -> Iterator[str]:
-    """The files in a folder and in the folders in it."""
-    status = os.stat(folder)
-    if (status.st_dev, status.st_ino) in entered:
-        return
-    entered.add((status.st_dev, status.st_ino))
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name.startswith("."):
-                continue
-            if os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir():
-                yield from walk(entry.path, entered)
-            else:
-                yield entry.path
+def walk(root: Path) -> Iterator[str]:
+    """The files in a folder and in the folders in it; a link to one that holds it or was entered is left out."""
+    entered = set(map(str, root.parent.resolve().parents)) | {os.path.realpath(root.parent)}
 
+    def stop(error: OSError) -> None:
+        raise UserError(f"{shown(error.filename)} cannot be read ({error.strerror}).") from error
 
-def lineage(folder: Path) -> set[tuple[int, int]]:
-    """A folder and those that it lies in, by device and number."""
-    return {(s.st_dev, s.st_ino) for s in (path.stat() for path in (folder, *folder.resolve().parents))}
-
-
-def others(names: list[str], endings: tuple[str, ...]) -> Counter[str]:
-    """How many files have which other endings."""
-    strange = [name for name in names if not name.lower().endswith(endings)]
-    return Counter(shown(os.path.splitext(name)[1].lower()) or "no ending" for name in strange)
+    for folder, inner, names in os.walk(root, followlinks=True, onerror=stop):
+        inner[:] = [name for name in inner if not name.startswith(".")]
+        if (real := os.path.realpath(folder)) in entered:
+            inner.clear()
+            continue
+        entered.add(real)
+        yield from (os.path.join(folder, name) for name in names if not name.startswith("."))
 
 
 def folders(root: str | Path) -> list[str]:
@@ -121,17 +107,17 @@ def folders(root: str | Path) -> list[str]:
     return sorted(names, key=natural)
 
 
-def tell(*line: Any) -> None:
-    """Say it once, not in each process of a run."""
-    if int(os.environ.get("RANK", 0)) == 0:
-        log.info(*line)
-
-
 def natural(name: str) -> tuple[str, str]:
     """What names are sorted by: '2' before '10'."""
     return re.sub(r"\d+", lambda number: number[0].zfill(20), name), name
 
 
-def title(folder: str) -> str:
-    """The class of a folder: its name, in the one spelling of letters that several systems write in two ways."""
+def class_name(folder: str) -> str:
+    """The name of a folder, in the one spelling of letters that several systems write in two ways."""
     return unicodedata.normalize("NFC", shown(folder))
+
+
+def log_once(*line: Any) -> None:
+    """Log a line in one process of a run only."""
+    if int(os.environ.get("RANK", 0)) == 0:
+        log.info(*line)

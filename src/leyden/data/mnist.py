@@ -1,37 +1,22 @@
 """MNIST (LeCun et al. 1998) and Fashion-MNIST (Xiao et al. 2017, arXiv:1708.07747)."""
 
-from pathlib import Path
-
 from torchvision import datasets
-from torchvision.datasets.mnist import read_sn3_pascalvincent_tensor
 
 from leyden.data.downloaded import Downloaded
 
 
 class MNIST(Downloaded):
-    """70,000 handwritten digits of 1 x 28 x 28, 10,000 of them for test."""
+    """Handwritten digits of 1 x 28 x 28: 60,000 for training and 10,000 for test, or as many as the files hold."""
 
     reader = datasets.MNIST
 
-    def archives(self) -> tuple[dict[str, str], Path, str]:
-        return dict(self.reader.resources), self.data_dir / self.reader.__name__ / "raw", self.reader.mirrors[0]
-
-    def damaged(self) -> list[Path]:
-        names, folder, _ = self.archives()
-        unpacked = [folder / Path(name).stem for name in names]
-        return super().damaged() + [path for path in unpacked if path.exists() and not readable(path)]
+    def by_hand(self) -> str:
+        names = ", ".join(name for name, _ in self.reader.resources)
+        folder = self.data_dir / self.reader.__name__ / "raw"  # torchvision never replaces what was unpacked there
+        return f"put {names} from {self.reader.mirrors[0]} into the empty folder {folder}"
 
 
 class FashionMNIST(MNIST):
-    """70,000 pictures of clothes of 1 x 28 x 28, 10,000 of them for test."""
+    """Pictures of clothes, as many as digits in MNIST."""
 
     reader = datasets.FashionMNIST
-
-
-def readable(path: Path) -> bool:
-    """Whether a file holds what its head promises; there is no checksum of the unpacked files."""
-    try:
-        read_sn3_pascalvincent_tensor(path)
-    except Exception:  # asserts, indices and shapes alike
-        return False
-    return True

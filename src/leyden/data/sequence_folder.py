@@ -23,13 +23,13 @@ class SequenceFolder(Folders):
     def read(self, split: str) -> tuple[list[Tensor], Tensor] | None:
         if split not in self.roots:
             return None
-        names = self.files(split)
-        first = self.root / (names if split == "train" else self.files("train"))[0]
+        names, labels = self.files(split)
+        first = self.root / (names if split == "train" else self.files("train")[0])[0]
         x, columns = [load(self.root / name) for name in names], load(first).shape[1]
         for name, sequence in zip(names, x, strict=True):
             if sequence.shape[1] != columns:
                 raise UserError(f"{self.root / name} has {sequence.shape[1]} columns, but {first} has {columns}.")
-        return x, torch.tensor([self.classes.index(self.label(name, split)) for name in names])
+        return x, torch.tensor(labels)
 
 
 def load(path: Path) -> Tensor:

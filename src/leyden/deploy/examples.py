@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -59,7 +58,7 @@ class RealSamples:
     def pictures(self, keys: list[int]) -> Tensor:
         """A file as it is; of a batch, all in the size of the first, or LARGE."""
         data, size = self.datamodule, None
-        files = [Path(data.root, data.scan.files.names[int(self.samples.x.rows[key])]) for key in keys]
+        files = [data.scan.files.path(int(self.samples.x.rows[key])) for key in keys]
         if len(files) > 1:
             height, width = decode(files[0], None, data.channels, data.background).shape[1:]
             size = min(height, LARGE), min(width, LARGE)

@@ -91,12 +91,12 @@ def operator(cfg: DictConfig) -> float:
         raise UserError(f"op={cfg.op} has no kernel here, so that there is nothing to measure.")
     gpu = torch.cuda.is_available() and cfg.trainer.accelerator in ("auto", "gpu", "cuda")
     x = torch.randn(1_000_000, device="cuda" if gpu else "cpu", requires_grad=True)
-    call = {"stmt": "torch.autograd.grad(f(x), x, g)", "label": f"{cfg.op}, {x.device}"}
     found = []
     for threads in [1] if gpu else sorted({1, process.threads(cfg)}):
         for name, f in (("operator", function), ("reference", module.reference)):
             given = {"torch": torch, "f": f, "x": x, "g": torch.ones_like(x)}
-            timer = Timer(globals=given, sub_label=name, num_threads=threads, **call)
+            timer = Timer("torch.autograd.grad(f(x), x, g)", globals=given, label=f"{cfg.op}, {x.device}",
+                          sub_label=name, num_threads=threads)  # fmt: skip
             found.append(timer.blocked_autorange(min_run_time=0.2 * cfg.rounds))
     log.info("\n%s", Compare(found))
     seconds = {f"{each.sub_label}, threads {each.num_threads}": each.median for each in found}

@@ -60,14 +60,13 @@ def go_on(line: overrides.Line, asked: str, logs: Path) -> Path:
         refused.append(shlex.join(flags))
     if refused:
         raise UserError(
-            f"{directory / 'sweep.json'} has {refused[0]}, which is not taken from a file, as it may build or run "
-            "anything; if you know it, type it again after sweep=."
+            f"{directory / 'sweep.json'} has {' '.join(refused[0].split())}, which is not taken from a file, as "
+            "it may build or run anything; if you know it, type it again after sweep=."
         )
     line.keys = keys + line.keys
-    line.typed = list(line.keys)
+    line.typed, line.multirun = list(line.keys), True
     line.flags = ["--multirun", *flags]
     line.config = (line.value("-cn", "--config-name") or line.config).removesuffix(".yaml")
-    line.multirun = True
     print(f"going on with {runs.in_words(directory)}")
     return directory
 
@@ -86,9 +85,9 @@ def may_be_stored(override: str) -> bool:
         return bool(re.fullmatch(LAUNCHER, override.partition(".launcher.")[2]))
     if name.startswith("hydra.sweeper."):
         return "{" not in value  # no dict, and nothing that stands elsewhere
-    if name in ("hydra/sweeper", "hydra/launcher") or (runs.CONF / name).is_dir():
-        return name != "hydra" and not re.search(r"\.\.|\$", value)  # an option of conf/
-    return not name.startswith("hydra")
+    if name.startswith("hydra") and name not in ("hydra/sweeper", "hydra/launcher"):
+        return False
+    return not (runs.CONF / name).is_dir() or not re.search(r"\.\.|\$", value)  # an option is one of conf/
 
 
 @contextmanager
@@ -96,9 +95,9 @@ def kept(directory: Path, line: overrides.Line) -> Iterator[None]:
     """Note what a sweep is started with, or goes on with, unless that is refused."""
     file, lock = directory / "sweep.json", FileLock(directory / ".lock")
     lasting = [key for key in line.typed if stored.name_of(key) not in POLICY]
+    flags = [flag for flag in line.flags if flag not in MULTIRUN]
     with lock:
         before = runs.read_json(file)
-        flags = [flag for flag in line.flags if flag not in MULTIRUN]
         new = {"id": directory.name, "started": runs.now()} | before | {"keys": lasting, "flags": flags}
         runs.write_json(file, new)
     try:
@@ -106,7 +105,7 @@ def kept(directory: Path, line: overrides.Line) -> Iterator[None]:
     except UserError as error:
         if before and not isinstance(error, Failed):
             with lock:
-                again = {name: before[name] for name in ("keys", "flags") if name in before}
+                again = {"keys": before["keys"], "flags": before.get("flags", [])}
                 runs.write_json(file, runs.read_json(file) | again)
         raise
 
@@ -118,8 +117,7 @@ def texts(directory: Path, name: str) -> list[Any]:
         UserError: it is none.
     """
     found = runs.read_json(directory / "sweep.json").get(name, [])
-    kind = list if name == "jobs" else str
-    if not isinstance(found, list) or not all(isinstance(each, kind) for each in found):
+    if not isinstance(found, list) or not all(isinstance(each, list if name == "jobs" else str) for each in found):
         raise UserError(f"{directory / 'sweep.json'} cannot be read; start a new sweep.")
     return found
 
@@ -177,9 +175,9 @@ def attempt(directory: Path, cfg: DictConfig, carry_out: Callable[[DictConfig, b
 
 def fail(directory: Path, what: str) -> None:
     """Note why a job failed, in run.json and in its train.log, where the run itself could not."""
-    record, first = runs.read_json(directory / "run.json"), (what.splitlines() or ["without a word"])[0]
+    first = (what.splitlines() or ["without a word"])[0]
     print(f"job {directory.name} failed: {first}", flush=True)
-    if record.get("status") != "failed":
+    if runs.read_json(directory / "run.json").get("status") != "failed":
         runs.update(directory, status="failed", reason=what, ended=runs.now())
     log_file = directory / "train.log"
     if not log_file.is_file() or first not in log_file.read_text("utf-8", "replace"):
@@ -212,9 +210,8 @@ def objective(directory: Path) -> float | None:
 
 def nan(directory: Path, cfg: DictConfig) -> str | None:
     """The objective's name, if its last value was none."""
-    metrics = runs.read_json(directory / "metrics.json")
     name = str(cfg.get("objective"))
-    value = results.part(metrics, name.partition("/")[0]).get(name)
+    value = results.part(runs.read_json(directory / "metrics.json"), name.partition("/")[0]).get(name)
     return name if isinstance(value, float) and math.isnan(value) else None
 
 

@@ -54,12 +54,7 @@ class Search:
         directory: of the sweep
         spaces: key -> distribution
         direction: minimize or maximize
-        n_trials: in all
-        sampler: its node
-        pruner: its node
-        storage: an URL of Optuna; None: a file in the directory
-        study_name: in the storage; None: that of the sweep
-        seed: of the sampler; None: other proposals each time
+        n_trials, sampler, pruner, storage, study_name, seed: as in conf/hydra/sweeper/optuna.yaml
     """
 
     def __init__(

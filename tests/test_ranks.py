@@ -7,6 +7,7 @@ import math
 import os
 import runpy
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -257,6 +258,17 @@ def test_jobs_at_once_have_ports_of_their_own(folder):
         one.mkdir()
     with ThreadPoolExecutor(4) as pool:
         assert len(set(pool.map(lambda one: start(one, body, processes=1), folders))) == 4
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not keep a port")
+def test_a_port_is_kept_for_rank_0():
+    with ranks._port() as number, socket.socket() as other, socket.socket() as rank:
+        with pytest.raises(OSError, match="in use"):
+            other.bind(("", number))
+        rank.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        rank.bind(("", number))
+        rank.listen()
+        socket.create_connection(("127.0.0.1", number)).close()
 
 
 @pytest.mark.slow

@@ -20,7 +20,8 @@ def space(text, usual=0.1):
 def started(directory, n_trials, sampler=TPE, seed=1, storage=None, name=None, **spaces):
     directory.mkdir(exist_ok=True)
     spaces = spaces or {"lr": space("lr=tag(log,interval(1e-4,1e-1))"), "model": space("model=cnn,mlp")}
-    return search.Search(directory, spaces, ["model=mlp"], n_trials, "maximize", sampler, NONE, storage, name, seed)
+    words = {"sampler": sampler, "pruner": NONE, "storage": storage, "study_name": name, "seed": seed}
+    return search.Search(directory, spaces, "maximize", n_trials=n_trials, **words)
 
 
 def end(directory, number, status="finished", value=0.5, reason=None):
@@ -84,15 +85,20 @@ def test_a_grid_has_each_combination_once(tmp_path):
     spaces = {"a": space("a=x,y"), "b": space("b=range(3)", 0)}
     jobs = carry_out(started(tmp_path / "grid", 20, node, **spaces))
     assert sorted(map(str, jobs.values())) == sorted(str([f"a={a}", f"b={b}"]) for a in "xy" for b in range(3))
+    assert carry_out(started(tmp_path / "grid", 20, node, **spaces)) == {}
 
 
-def test_values_that_were_run_are_not_run_again(tmp_path):
-    found = started(tmp_path / "s", 12, a=space("a=x,y"))
-    jobs = carry_out(found)
-    assert len(jobs) == 2 and len(found.trials("COMPLETE")) == 12
-    same = [trial for trial in found.trials() if "same_as" in trial.user_attrs]
-    assert len(same) == 10 and all(t.value == found.trials()[t.user_attrs["same_as"]].value for t in same)
-    assert len(carry_out(started(tmp_path / "unseeded", 4, seed=None, a=space("a=x,y")))) == 4
+def test_failed_trials_of_a_grid_are_all_tried_again(tmp_path):
+    node, spaces = {"_target_": "optuna.samplers.GridSampler"}, {"a": space("a=x,y,z")}
+    found = started(tmp_path / "grid", 20, node, **spaces)
+    jobs = found.propose(3)
+    for number in jobs:
+        end(tmp_path / "grid", number, "failed")
+    again = started(tmp_path / "grid", 20, node, **spaces)  # the process ended before it told the study
+    again.settle()
+    assert not again.propose(1)
+    again.retry()
+    assert sorted(carry_out(again).values()) == sorted(jobs.values())
 
 
 def test_what_became_of_a_job_is_told(tmp_path):
@@ -196,7 +202,7 @@ def test_a_study_of_another_direction_is_refused(tmp_path):
     url = f"sqlite:///{tmp_path / 'x.db'}"
     started(tmp_path / "s", 1, storage=url, name="a")
     with pytest.raises(UserError, match="maximize"):
-        search.Search(tmp_path / "s", {}, [], 1, "minimize", TPE, NONE, url, "a")
+        search.Search(tmp_path / "s", {}, "minimize", n_trials=1, sampler=TPE, pruner=NONE, storage=url, study_name="a")
     assert json.loads((tmp_path / "s" / "study.json").read_text())["name"] == "a"
 
 
@@ -207,12 +213,6 @@ def test_refused_ranges_leave_the_study_as_it_was(tmp_path):
         started(tmp_path / "s", 5, lr=space("lr=choice(1,2)"), model=space("model=cnn,mlp")).propose(1)
     again = carry_out(started(tmp_path / "s", 5))
     assert len(jobs) == 3 and len(again) == 2 and not set(jobs) & set(again)
-
-
-def test_a_result_is_taken_only_of_the_same_settings(tmp_path):
-    carry_out(started(tmp_path / "s", 2, a=space("a=choice(x)")))
-    other = search.Search(tmp_path / "s", {"a": space("a=choice(x)")}, ["model=cnn"], 4, "maximize", TPE, NONE, seed=1)
-    assert len(carry_out(other)) == 1
 
 
 def test_a_sweep_that_was_moved_is_the_same_study(tmp_path):
@@ -226,15 +226,17 @@ def test_a_sweep_that_was_moved_is_the_same_study(tmp_path):
         started(tmp_path / "elsewhere", 6)
 
 
-def test_a_file_of_sqlite_is_found_from_elsewhere(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_file_of_sqlite_counts_from_the_project(tmp_path, monkeypatch):
+    monkeypatch.setattr(runs, "PROJECT", tmp_path)
     carry_out(started(tmp_path / "s", 2, storage="sqlite:///x.db"))
     (tmp_path / "other").mkdir()
     monkeypatch.chdir(tmp_path / "other")
-    assert list(carry_out(started(tmp_path / "s", 3, storage="sqlite:///x.db"))) == [2]
+    assert (tmp_path / "x.db").is_file() and list(carry_out(started(tmp_path / "s", 3, storage="sqlite:///x.db"))) == [
+        2
+    ]
 
 
-def test_a_half_written_study_is_mended_and_a_damaged_one_named(tmp_path):
+def test_a_half_written_journal_is_repaired_and_a_damaged_one_named(tmp_path):
     jobs = carry_out(started(tmp_path / "s", 2))
     file = tmp_path / "s" / "study.log"
     whole = file.read_bytes()
@@ -242,5 +244,5 @@ def test_a_half_written_study_is_mended_and_a_damaged_one_named(tmp_path):
     assert sorted(jobs | carry_out(started(tmp_path / "s", 3))) == [0, 1, 2]
     for wrong in (b"nonsense\n", b"[]\n"):
         file.write_bytes(whole[:200] + wrong + whole[200:])
-        with pytest.raises(UserError, match=r"study.log, line \d+, cannot be read"):
+        with pytest.raises(UserError, match=r"study.log cannot be used"):
             started(tmp_path / "s", 4)

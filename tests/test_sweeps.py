@@ -71,20 +71,58 @@ def test_a_job_keeps_its_number(tmp_path):
 def test_what_is_typed_wins_over_what_a_sweep_was_started_with(tmp_path):
     sweep, keys = tmp_path / "sweep" / "x", ["a=1", "+b=2", "retry_failed=true"]
     sweep.mkdir(parents=True)
-    with sweeps.kept(sweep, overrides.split(["-m", "-cn", "mine", "-cd", "x", *keys], "train")):
+    with sweeps.kept(sweep, overrides.split(["-m", "-cn", "mine", *keys], "train")):
         pass
     (tmp_path / "sweep" / "y").mkdir()
     runs.write_json(tmp_path / "sweep" / "y" / "sweep.json", {"jobs": []})  # of eval.py
     line = overrides.split(["b=3", "c=4", "stop_on_failure=true"], "train")
     assert sweeps.go_on(line, "latest", tmp_path) == sweep
     assert line.keys == ["a=1", "b=3", "c=4", "stop_on_failure=true"] and line.multirun
-    assert line.flags == ["--multirun", "-cn", "mine", "-cd", "x"] and line.config == "mine"
+    assert line.flags == ["--multirun", "-cn", "mine"] and line.config == "mine"
     assert sweeps.find("x", tmp_path) == sweeps.find(str(sweep), tmp_path) == sweep
     for asked in ("z", str(tmp_path)):
         with pytest.raises(UserError, match=r"sweep=latest"):
             sweeps.find(asked, tmp_path)
     with pytest.raises(UserError, match=r"train.py -m"):
         sweeps.find("latest", tmp_path / "empty")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    ["+callbacks.x._target_=subprocess.Popen", "+callbacks.x={_target_:subprocess.Popen}", "trusted=[x]", "+own.0=x",
+     "hydra.callbacks.x=1", "+hydra={}", "hydra/callbacks=x", "hydra.searchpath=[/x]", "hydra.sweep.dir=/x",
+     "hydra.sweeper._target_=x.X", "hydra.sweeper.sampler._target_=subprocess.Popen", "hydra.sweeper.sampler={a:1}",
+     "hydra.sweeper.pruner=${model}", "+hydra.sweeper.params.trusted=[x]", "+hydra.sweeper.params.hydra/callbacks=x",
+     "hydra.launcher._target_=x.X", "hydra.launcher.setup=[x]", "hydra.launcher.partition='x\nrm'",
+     "+hydra.launcher.additional_parameters.prolog=x", "model=../../x", "model=${x}", "+callbacks=[../x]",
+     "model/../../x=y", "hydra/launcher=../x", "model@hydra.callbacks=cnn", "--config-dir=/x", "-cd"],
+)  # fmt: skip
+def test_what_could_run_anything_is_not_taken_from_a_sweep(tmp_path, wrong):
+    runs.write_json(tmp_path / "sweep.json", {"keys": ["a=1", wrong], "flags": []})
+    line = overrides.split(["b=1"], "train")
+    with pytest.raises(UserError, match=r"sweep.json has .*type it again"):
+        sweeps.go_on(line, str(tmp_path), tmp_path)
+    assert line.keys == ["b=1"]
+
+
+@pytest.mark.parametrize("flags", [["--config-dir", "/x"], ["-cn", "../x"], ["-cn", "/x"], ["-cn", "a", "-cd", "/x"]])
+def test_flags_that_name_other_folders_are_not_taken_from_a_sweep(tmp_path, flags):
+    runs.write_json(tmp_path / "sweep.json", {"keys": ["a=1"], "flags": flags})
+    with pytest.raises(UserError, match=r"sweep.json has -.*type it again"):
+        sweeps.go_on(overrides.split([], "train"), str(tmp_path), tmp_path)
+    typed = overrides.split(["--config-dir", "/y"], "train")
+    sweeps.go_on(typed, str(tmp_path), tmp_path)
+    assert typed.flags == ["--multirun", "--config-dir", "/y"]
+
+
+def test_what_a_sweep_may_have_stored_and_what_is_typed_again_counts(tmp_path):
+    kept = ["model=cnn,mlp", "+data.x=[1,2]", "~logger", "data_dir=../x", "search=optuna", "hydra/launcher=joblib",
+            "hydra.launcher.n_jobs=-1", "hydra.sweeper.storage='sqlite:///x.db'", "+hydra.sweeper.params.seed=1,2",
+            "hydra.sweeper.sampler._target_=optuna.samplers.RandomSampler"]  # fmt: skip
+    runs.write_json(tmp_path / "sweep.json", {"keys": [*kept, "trusted=[x]", "model._target_=x.X"], "flags": []})
+    line = overrides.split(["trusted=[mine]", "model._target_=y.Y"], "train")
+    sweeps.go_on(line, str(tmp_path), tmp_path)
+    assert line.keys == [*kept, "trusted=[mine]", "model._target_=y.Y"]
 
 
 # one job
@@ -171,7 +209,7 @@ def test_what_is_refused_changes_nothing(tmp_path):
         assert runs.read_json(tmp_path / "sweep.json")["keys"] == kept
 
 
-def test_a_trial_that_was_made_good_is_no_failure(tmp_path):
+def test_a_trial_that_was_retried_successfully_is_no_failure(tmp_path):
     for number, record in enumerate([{"status": "failed", "again": 1}, {"status": "finished"}]):
         (tmp_path / str(number)).mkdir()
         runs.write_json(tmp_path / str(number) / "run.json", record)
@@ -253,7 +291,7 @@ def test_a_search_of_troubles_is_whole_in_the_end(typed, tmp_path):
     ]
     first = typed("search=optuna", *FAST, *SCORE, *trouble, "hydra.sweeper.n_trials=7")
     assert first.returncode == -signal.SIGKILL
-    second = typed("sweep=latest")
+    second = typed("sweep=latest", SCORE[2])  # a `_target_` counts only where it is typed
     assert second.returncode == 128 + signal.SIGTERM
     sweep = only(tmp_path)
     assert [jobs(sweep)[n]["status"] for n in range(6)] == [
@@ -264,7 +302,7 @@ def test_a_search_of_troubles_is_whole_in_the_end(typed, tmp_path):
         "finished",
         "stopped",
     ]
-    third = typed("sweep=latest")
+    third = typed("sweep=latest", SCORE[2])
     assert third.returncode == 1 and "3 jobs failed: 1, 2, 3;" in third.stderr, third.stderr
     found = jobs(sweep)
     assert sorted(found) == list(range(7)) and found[5]["status"] == "finished" and len(found[5]["resumes"]) == 1
@@ -273,7 +311,7 @@ def test_a_search_of_troubles_is_whole_in_the_end(typed, tmp_path):
     assert "Traceback" in (sweep / "1" / "train.log").read_text()
     score = {n: runs.read_json(sweep / str(n) / "metrics.json")["best"]["value"] for n in (0, 4, 5, 6)}
     assert f"| {max(score, key=score.get)} " in third.stdout.split("best val/score first")[1].splitlines()[4]
-    assert typed("sweep=latest", "max_failures=3").returncode == 0 and jobs(sweep) == found
+    assert typed("sweep=latest", SCORE[2], "max_failures=3").returncode == 0 and jobs(sweep) == found
 
 
 @pytest.mark.slow
@@ -339,13 +377,14 @@ def test_names_that_a_glob_finds(cli, tmp_path):
 def test_twenty_trials_with_troubles_continued_by_two_at_once(typed, tmp_path):
     trouble = [f"+callbacks.trouble.{k}" for k in ("raises=[3,8]", "nan=[5]", "killed=[11]", "stopped=[14]")]
     first = typed("search=optuna", *FAST, *SCORE, *trouble, f"+callbacks.trouble.flags='{tmp_path}'")
-    assert first.returncode == -signal.SIGKILL and typed("sweep=latest").returncode == 128 + signal.SIGTERM
-    line = [sys.executable, str(runs.PROJECT / "src" / "train.py"), "sweep=latest", f"log_dir='{tmp_path / 'logs'}'"]
+    assert first.returncode == -signal.SIGKILL and typed("sweep=latest", SCORE[2]).returncode == 128 + signal.SIGTERM
+    line = [sys.executable, str(runs.PROJECT / "src" / "train.py"), "sweep=latest", SCORE[2],
+            f"log_dir='{tmp_path / 'logs'}'"]  # fmt: skip
     env = os.environ | {"PYTHONPATH": str(runs.PROJECT / "tests")}
     both = [subprocess.Popen(line, env=env, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     for process in both:
         process.communicate()
-    ended = typed("sweep=latest", "max_failures=4")
+    ended = typed("sweep=latest", SCORE[2], "max_failures=4")
     found, (sweep,) = jobs(only(tmp_path)), (tmp_path / "logs" / "sweep").iterdir()
     assert ended.returncode == 0 and "20 jobs: 16 finished, 4 failed" in ended.stdout, ended.stdout
     assert sorted(found) == list(range(20)) and all(len(job["resumes"]) <= 1 for job in found.values())

@@ -62,7 +62,6 @@ class Sweep(Sweeper):
         at_once = parallel.at_once(self.config.hydra.launcher, len(jobs))
         os.environ["LEYDEN_PARALLEL"] = str(at_once)
         try:
-            self.validate_batch_is_legal(named)
             try:
                 done = self.launcher.launch(named, initial_job_idx=min(jobs))
             except Exception as error:
@@ -114,29 +113,15 @@ class Optuna(Sweep):
         n_trials: in all, with those of an earlier start
         n_jobs: at a time
         direction: minimize or maximize; None: as the objective is compared
-        storage: an URL of Optuna; None: a file in the sweep's directory
-        study_name: in the storage; None: the sweep's own
-        seed: of the sampler
-        sampler: its node of the config
-        pruner: its node of the config
         params: ranges, key -> interval, choice or range as on the command line
+        study: the other arguments of leyden.search.Search
     """
 
     def __init__(
-        self,
-        n_trials: int,
-        n_jobs: int,
-        direction: str | None,
-        storage: str | None,
-        study_name: str | None,
-        seed: int | None,
-        sampler: DictConfig,
-        pruner: DictConfig,
-        params: dict[str, Any] | None = None,
+        self, n_trials: int, n_jobs: int, direction: str | None, params: dict[str, Any] | None = None, **study: Any
     ):
         super().__init__(params)
-        self.n_trials, self.n_jobs, self.direction, self.seed = n_trials, n_jobs, direction, seed
-        self.storage, self.study_name, self.sampler, self.pruner = storage, study_name, sampler, pruner
+        self.n_trials, self.n_jobs, self.direction, self.study = n_trials, n_jobs, direction, study
 
     def carry_out(self, ranges: list[Override]) -> None:
         """Raises UserError where there is nothing to search, or Optuna refuses what it was given."""
@@ -149,23 +134,18 @@ class Optuna(Sweep):
         if not swept:
             raise UserError("There is nothing to search; type a range such as 'optimizer.lr=interval(1e-4,1e-1)'.")
         judged = cfg.checkpoint.mode if cfg.checkpoint.monitor == cfg.objective else direction(cfg.objective)
-        if judged is None and not self.direction:
+        wanted = self.direction or {"min": "minimize", "max": "maximize"}.get(judged)
+        if wanted not in ("minimize", "maximize"):
             raise UserError(
-                f"hydra.sweeper.direction must be minimize or maximize, as {cfg.objective} does not say which is "
-                "better; type hydra.sweeper.direction=minimize or hydra.sweeper.direction=maximize."
+                f"hydra.sweeper.direction must be minimize or maximize, and {cfg.objective} does not say which is "
+                f"better; got {wanted}; type hydra.sweeper.direction=minimize or hydra.sweeper.direction=maximize."
             )
-        study = search.Search(
-            self.directory,
-            {key: search.space(each, OmegaConf.select(cfg, each.key_or_group)) for key, each in swept.items()},
-            fixed,
-            self.n_trials,
-            self.direction or {"min": "minimize", "max": "maximize"}[judged],
-            sampler=plain(self.sampler),
-            pruner=plain(self.pruner),
-            storage=self.storage,
-            name=self.study_name,
-            seed=self.seed,
-        )
+        spaces = {key: search.space(each, OmegaConf.select(cfg, each.key_or_group)) for key, each in swept.items()}
+        settings: Any = {
+            name: OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+            for name, value in self.study.items()
+        }
+        study = search.Search(self.directory, spaces, wanted, n_trials=self.n_trials, **settings)
         study.settle()
         if cfg.retry_failed:
             study.retry()
@@ -173,7 +153,3 @@ class Optuna(Sweep):
         while jobs := study.propose(at_once):
             self.launch({number: [*fixed, *values] for number, values in jobs.items()})
             study.settle()
-
-
-def plain(node: Any) -> Any:
-    return OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node

@@ -1,6 +1,5 @@
 """Ranks that torchrun or SLURM has started: one of them decides, the others do as it does."""
 
-import itertools
 import os
 import re
 import sys
@@ -105,14 +104,10 @@ def store() -> Any:
 
     thread = threading.Thread(target=meet, daemon=True)
     thread.start()
-    for seconds in itertools.count():
-        thread.join(1)
-        if not thread.is_alive():
-            break
-        if seconds == 10:
-            print(
-                f"waiting for {os.environ['WORLD_SIZE']} ranks; srun or torchrun must start them all", file=sys.stderr
-            )
+    thread.join(10)
+    if thread.is_alive():
+        print(f"waiting for {os.environ['WORLD_SIZE']} ranks; srun or torchrun must start them all", file=sys.stderr)
+        thread.join()
     if isinstance(found[0], Exception):
         raise UserError(
             f"The {os.environ['WORLD_SIZE']} ranks did not meet ({found[0]}); start them by srun or torchrun."

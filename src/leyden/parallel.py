@@ -5,6 +5,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
 from omegaconf import DictConfig
 
 from leyden import ranks
@@ -19,7 +20,7 @@ def at_once(launcher: Any, jobs: int) -> int:
     return jobs if str(launcher.get("_target_")).endswith("LocalLauncher") else 1
 
 
-HELD: list[Any] = []  # the lock of this process's GPU, until it ends
+HELD: list[FileLock] = []  # the lock of this process's GPU, until it ends
 
 
 def take_gpu(trainer: DictConfig) -> None:
@@ -29,13 +30,11 @@ def take_gpu(trainer: DictConfig) -> None:
     count = ranks.gpus(trainer.accelerator)
     names = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(count)))).split(",")
     for name in names if count > 1 else ():
-        import fcntl
-
-        HELD.append(open(Path(tempfile.gettempdir(), f"leyden-gpu-{name}.lock"), "w"))  # noqa: SIM115
+        lock = FileLock(Path(tempfile.gettempdir(), f"leyden-gpu-{name}.lock"))
         try:
-            fcntl.lockf(HELD[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:  # another job's
-            HELD.pop().close()
+            lock.acquire(blocking=False)
+        except OSError:  # another job, or another user, has it
             continue
+        HELD.append(lock)
         os.environ["CUDA_VISIBLE_DEVICES"] = name
         return

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -132,9 +132,8 @@ def start(script: str, cfg: DictConfig, run_dir: Path, processes: int) -> Any:
     catch = SIGNALS if threading.current_thread() is threading.main_thread() else []  # others may not
     before = {number: signal.signal(number, lambda number, _: received.append(number)) for number in catch}
     try:
-        with _port() as twin:
+        with _port() as port:
             # torchrun's variables; the run id makes Lightning read them also inside a SLURM job.
-            port = twin.getsockname()[1]
             words = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": f"leyden-{port}"}
             words |= {"WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes, "GROUP_RANK": 0, "GROUP_WORLD_SIZE": 1}
             env = os.environ | {key: str(word) for key, word in words.items()} | {"LEYDEN_RANK_DIR": str(private)}
@@ -158,16 +157,19 @@ def start(script: str, cfg: DictConfig, run_dir: Path, processes: int) -> Any:
         shutil.rmtree(private, ignore_errors=True)
 
 
-def _port() -> socket.socket:
-    """A UDP socket whose number is free for TCP, too: while it is open, no other job takes that number."""
-    for number in range(20_000 + os.getpid() % 10_000, 32_000):  # systems give away higher ones by themselves
-        twin = socket.socket(type=socket.SOCK_DGRAM)
-        with contextlib.suppress(OSError), socket.socket() as probe:  # taken: the next one
-            probe.bind(("", number))
-            twin.bind(("127.0.0.1", number))
-            return twin
-        twin.close()
-    raise RuntimeError("no TCP port between 20000 and 32000 is free")
+@contextlib.contextmanager
+def _port() -> Iterator[int]:
+    """A free port, which Linux gives to nobody who asks for just any port until this ends.
+
+    Rank 0, which asks for this one, may listen on it, as both sockets set SO_REUSEADDR and this one never listens.
+    """
+    with socket.socket() as reserved:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(("", 0))
+        number = reserved.getsockname()[1]
+        if sys.platform != "linux":  # where a second socket may not have it
+            reserved.close()
+        yield number
 
 
 def _wait(ranks: list[Rank], received: list[int], lag: float) -> Rank | None:

@@ -2,16 +2,18 @@
 
 import math
 import os
+import re
 import socket
 import tempfile
 import zlib
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
 from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 
 from leyden import UserError, life, runs, sweeps
-from leyden.study import build, live, mend, optuna, store
+from leyden.study import build, live, optuna, repair_journal, store
 
 
 def space(override: Override, usual: Any) -> Any:
@@ -51,54 +53,45 @@ class Search:
     Args:
         directory: of the sweep
         spaces: key -> distribution
-        fixed: what all trials have in common, such as model=cnn
-        n_trials: in all
         direction: minimize or maximize
-        sampler: its node
-        pruner: its node
-        storage: an URL of Optuna; None: a file in the directory
-        name: of the study; None: that of the directory
-        seed: of the sampler; None: other proposals each time
+        n_trials, sampler, pruner, storage, study_name, seed: as in conf/hydra/sweeper/optuna.yaml
     """
 
     def __init__(
         self,
         directory: Path,
         spaces: dict[str, Any],
-        fixed: list[str],
-        n_trials: int,
         direction: str,
+        *,
+        n_trials: int,
         sampler: dict[str, Any],
         pruner: dict[str, Any],
         storage: str | None = None,
-        name: str | None = None,
+        study_name: str | None = None,
         seed: int | None = None,
     ):
-        self.directory, self.spaces, self.fixed = directory, spaces, sorted(sweeps.own(fixed))
+        self.directory, self.spaces = directory, spaces
         self.n_trials, self.sampler, self.seed = n_trials, sampler, seed
-        self.sweep = sweeps.identity(directory)
-        self.name = name or self.sweep
+        # what a sweep is called, also when its directory has another name by now
+        self.sweep = str(runs.read_json(directory / "sweep.json").get("id") or directory.name)
+        self.name, url = study_name or self.sweep, from_anywhere(storage)
         build(pruner)  # before a trial needs it
-        url = absolute(storage, directory)
         shared = f"leyden-{zlib.crc32(f'{url} {self.name}'.encode()):x}.lock"
-        self.lock = Path(tempfile.gettempdir(), shared) if url else directory / ".lock"
-        with sweeps.locked(self.lock):  # one makes the tables
+        self.lock = FileLock(Path(tempfile.gettempdir(), shared) if url else directory / ".lock")
+        with self.lock:  # one makes the tables
             if url is None:
-                mend(directory / "study.log")
+                repair_journal(directory / "study.log")
             self.storage = store(directory, url)
             self.study = self.opened(direction)
-            said = {"typed": storage, "storage": url, "name": self.name, "pruner": pruner}
-            runs.write_json(directory / "study.json", said)
+            self.study.sampler = self.next_sampler()
+            runs.write_json(directory / "study.json", {"storage": url, "name": self.name, "pruner": pruner})
         self.tried: set[int] = set()  # jobs that this process has started
-        self.exhausted = False
 
     def opened(self, direction: str) -> Any:
-        try:
-            study = optuna().create_study(
-                study_name=self.name, storage=self.storage, direction=direction, load_if_exists=True
-            )
-        except ValueError as error:
-            raise UserError(f"hydra.sweeper.direction={direction}: {str(error).rstrip('.')}.") from error
+        """The study. Raises UserError where it is to do something else, or is not the one that the jobs are of."""
+        study = optuna().create_study(
+            study_name=self.name, storage=self.storage, direction=direction, load_if_exists=True
+        )
         if study.direction.name.lower() != direction:
             raise UserError(f"The study {self.name} is to {study.direction.name.lower()}, not to {direction}.")
         jobs = [int(path.name) for path in self.directory.iterdir() if path.name.isdecimal()]
@@ -117,48 +110,52 @@ class Search:
 
     def propose(self, at_once: int) -> dict[int, list[str]]:
         """The next jobs, number -> overrides; none: the search is at its end."""
-        jobs: dict[int, list[str]] = {}
-        with sweeps.locked(self.lock):
-            self.bury()
-            for trial in self.trials("RUNNING", mine=True):
-                if len(jobs) < at_once and trial.number not in self.tried and not self.alive(trial):
-                    jobs[trial.number] = self.claim(trial.number)
-            while len(jobs) < at_once and not self.exhausted and (self.trials("WAITING") or self.missing() > 0):
-                trial = self.ask()
-                values = [f"{key}={value}" for key, value in trial.params.items()]
-                for name, value in (("sweep", self.sweep), ("fixed", self.fixed), ("overrides", values)):
-                    trial.set_user_attr(name, value)
-                if not self.known(trial):
-                    jobs[trial.number] = self.claim(trial.number)
-        self.tried |= set(jobs)
-        return jobs
+        with self.lock:
+            self.fail_orphaned_trials()
+            left = [trial.number for trial in self.trials("RUNNING", mine=True) if not self.alive(trial)]
+            numbers = [number for number in left if number not in self.tried][:at_once]
+            while len(numbers) < at_once and (self.trials("WAITING") or (self.missing() > 0 and not self.exhausted())):
+                numbers.append(self.ask())
+            self.tried.update(numbers)
+            return {number: self.claim(number) for number in numbers}
 
     def missing(self) -> int:
         """Trials that are still to be started; one that is tried again counts once, one that got no values not."""
         counted = [trial.user_attrs for trial in self.trials() if "overrides" in trial.user_attrs]
         return self.n_trials - sum("again" not in attributes for attributes in counted)
 
-    def bury(self) -> None:
+    def exhausted(self) -> bool:
+        """Whether the sampler has said that all values of these ranges have had their turn."""
+        return self.study.user_attrs.get("exhausted") == str(self.spaces)
+
+    def fail_orphaned_trials(self) -> None:
         """End trials that got no values: their process was killed, or their ranges were refused."""
         for trial in self.trials("RUNNING"):
             if "overrides" not in trial.user_attrs:
                 self.tell(trial.number, None, optuna().trial.TrialState.FAIL)
 
-    def ask(self) -> Any:
-        """A trial with its values.
+    def next_sampler(self) -> Any:
+        """The sampler of the next trial, with that trial's seed."""
+        seed = None if self.seed is None else zlib.crc32(f"{self.seed} {len(self.trials())}".encode())
+        if re.search("(Grid|QMC)Sampler", str(self.sampler)):
+            seed = self.seed or 0  # these go through one sequence
+        return build(self.sampler, seed=seed, search_space=values(self.spaces))
+
+    def ask(self) -> int:
+        """The number of a new trial, which has its values.
 
         Raises:
             UserError: the sampler refuses the ranges.
         """
-        seed = None if self.seed is None else zlib.crc32(f"{self.seed} {len(self.trials())}".encode())
-        if self.sampler["_target_"].endswith(("GridSampler", "QMCSampler")):
-            seed = self.seed or 0  # these go through one sequence
+        self.study.sampler = self.next_sampler()
         try:
-            self.study.sampler = build(self.sampler, seed=seed, search_space=values(self.spaces))
-            return self.study.ask(self.spaces)
+            trial = self.study.ask(self.spaces)
         except (ValueError, ImportError) as error:
-            self.bury()
+            self.fail_orphaned_trials()
             raise UserError(f"{self.sampler['_target_']}: {' '.join(str(error).split()).rstrip('.')}.") from error
+        trial.set_user_attr("sweep", self.sweep)
+        trial.set_user_attr("overrides", [f"{key}={value}" for key, value in trial.params.items()])
+        return trial.number
 
     def claim(self, number: int) -> list[str]:
         """Note which process runs a trial; returns its overrides."""
@@ -177,24 +174,9 @@ class Search:
         record = runs.read_json(self.directory / str(trial.number) / "run.json")
         return life.alive(trial.user_attrs.get("by", {})) or life.alive(record)
 
-    def known(self, trial: Any) -> bool:
-        """Whether a run with the same values has ended, whose result, the same to the bit, is told without a run."""
-        if self.seed is None or "again" in trial.user_attrs:
-            return False
-        ended = [other for other in self.trials() if other.state.is_finished() and other.params == trial.params]
-        ended = [other for other in ended if other.user_attrs.get("fixed") == self.fixed]
-        if not ended:
-            return False
-        first = min(ended, key=lambda other: other.state.name != "COMPLETE")
-        trial.set_user_attr("same_as", first.number)
-        print(f"trial {trial.number} repeats {first.number}; its result is taken", flush=True)
-        complete = first.state.name == "COMPLETE"
-        self.tell(trial.number, first.value if complete else None, first.state)
-        return True
-
     def settle(self) -> None:
         """Tell the study of each job that has ended."""
-        with sweeps.locked(self.lock):
+        with self.lock:
             for trial in self.trials("RUNNING", mine=True):
                 self.close(trial.number)
 
@@ -213,27 +195,24 @@ class Search:
     def tell(self, number: int, value: float | None, state: Any) -> None:
         try:
             self.study.tell(number, value, state, skip_if_finished=True)
-        except RuntimeError as error:  # how a sampler says that all values have had their turn
+        except RuntimeError as error:  # a sampler stops the study where it has no further values
             if "stop" not in str(error).lower():
                 raise
-            self.exhausted = True
+            self.study.set_user_attr("exhausted", str(self.spaces))
 
     def retry(self) -> None:
         """Put the values of failed trials in front, once for each."""
-        with sweeps.locked(self.lock):
+        with self.lock:
             before = {trial.user_attrs.get("again") for trial in self.trials()}
             for trial in self.trials("FAIL", mine=True):
                 if trial.number not in before:
                     self.study.enqueue_trial(trial.params, user_attrs={"again": trial.number})
 
 
-def absolute(url: str | None, directory: Path) -> str | None:
-    """An URL in which an SQLite file is found from anywhere: that of the first start where the same was typed."""
-    said = runs.read_json(directory / "study.json")
-    if said.get("typed") == url and said:
-        return said["storage"]
-    start, file = "sqlite:///", (url or "").removeprefix("sqlite:///")
-    return f"{start}{os.path.abspath(file)}" if url and url.startswith(start) and file else url
+def from_anywhere(url: str | None) -> str | None:
+    """An URL in which the file of SQLite counts from the project, wherever the command is typed."""
+    start = "sqlite:///"
+    return f"{start}{runs.in_project(url.removeprefix(start))}" if url and url.startswith(start) else url
 
 
 def values(spaces: dict[str, Any]) -> dict[str, list[Any]]:

@@ -1,7 +1,6 @@
 """A study of Optuna: where it is kept, how its parts are made, and what a job asks it."""
 
 import inspect
-import json
 import os
 import re
 import time
@@ -48,41 +47,30 @@ def build(node: Any, **keywords: Any) -> Any:
 
 
 def store(directory: Path, url: str | None) -> Any:
-    """Optuna's storage.
+    """Optuna's storage: a journal in the directory, or a database.
 
     Raises:
-        UserError: it cannot be reached.
+        UserError: it cannot be read or reached.
     """
-    storages = optuna().storages
-    if url is None:
-        return storages.JournalStorage(storages.journal.JournalFileBackend(str(directory / "study.log")))
+    storages, journal = optuna().storages, directory / "study.log"
     try:
-        return storages.RDBStorage(url)
-    except Exception as error:  # of SQLAlchemy and of each driver
-        what, shown = str(error).splitlines()[0].rstrip("."), re.sub(r"(//[^:/@]*:)[^@]*@", r"\1***@", url)
-        raise UserError(f"hydra.sweeper.storage={shown} cannot be used: {what}.") from error
+        if url:
+            return storages.RDBStorage(url)
+        return storages.JournalStorage(storages.journal.JournalFileBackend(str(journal)))
+    except Exception as error:  # of JSON, of SQLAlchemy, of each driver
+        what = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        without_password = re.sub(r"(//[^:/@]*:)[^@]*@", r"\1***@", url or "")
+        shown = f"hydra.sweeper.storage={without_password}" if url else journal
+        raise UserError(f"{shown} cannot be used: {what}; name another storage, or start a new search.") from error
 
 
-def mend(file: Path) -> None:
-    """Cut what was half written when a process was killed or the disk was full.
-
-    Raises:
-        UserError: another line cannot be read.
-    """
+def repair_journal(file: Path) -> None:
+    """Cut off the last line where a process was killed, or the disk was full, while it was written."""
     content = file.read_bytes() if file.is_file() else b""
-    lines = content.splitlines(keepends=True)
-    for number, line in enumerate(lines, 1):
-        try:
-            whole = isinstance(json.loads(line), dict)
-        except ValueError:
-            whole = False
-        if not whole and (number < len(lines) or line.endswith(b"\n")):
-            raise UserError(f"{file}, line {number}, cannot be read; delete this line, or start a new search.")
-    if lines and not lines[-1].endswith(b"\n"):
+    if content and not content.endswith(b"\n"):
         time.sleep(1)
-        if file.stat().st_size > len(content):  # another process was at it
-            return
-        os.truncate(file, len(content) - len(lines[-1]))
+        if file.stat().st_size == len(content):  # no other process is writing it
+            os.truncate(file, content.rfind(b"\n") + 1)
 
 
 def live(study: Any, storage: Any, number: int) -> Any:

@@ -1,7 +1,7 @@
 """A sweep: its directory, which of its jobs are left to do, how one job is tried, and what came of all."""
 
-import logging
 import math
+import re
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
 from omegaconf import DictConfig
 
 from leyden import Failed, UserError, cluster, formats, overrides, ranks, results, runs, stored, tables
@@ -17,8 +18,10 @@ DONE = ("finished", "pruned")
 POLICY = ("retry_failed", "max_failures", "stop_on_failure")  # what may be typed anew for a sweep that goes on
 ELSEWHERE = (*POLICY, "log_dir", "threads")  # what does not tell jobs from each other
 MULTIRUN = ("-m", "--multirun")
+LAUNCHER = (  # numbers and names that a launcher only hands on; its others may be commands
+    r"(n_jobs|dry_run|partition|account|nodes|(cpus|gpus|tasks)_per_\w+|mem_gb|timeout_min|array_parallelism)=[\w.-]*"
+)
 SHOWN = 20  # rows of the table at a sweep's end
-log = logging.getLogger(__name__)
 
 
 # the directory
@@ -30,89 +33,104 @@ def find(asked: str, logs: Path) -> Path:
     Raises:
         UserError: there is no such sweep.
     """
-    if asked == "latest":
-        found = sorted(path.parent for path in logs.glob("sweep/*/sweep.json") if "keys" in runs.read_json(path))
-        if not found:
-            raise UserError(f"There is no sweep in {logs / 'sweep'}; python src/train.py -m <key>=<a>,<b> starts one.")
-        return found[-1]
-    for path in (Path(asked).expanduser(), runs.in_project(asked), logs / "sweep" / asked):
-        if (path / "sweep.json").is_file():
+    newest = sorted(logs.glob("sweep/*/"), reverse=True)
+    places = newest if asked == "latest" else [Path(asked).expanduser(), runs.in_project(asked), logs / "sweep" / asked]
+    for path in places:
+        if "keys" in runs.read_json(path / "sweep.json"):
             return path.resolve()
-    raise UserError(f"{asked} is no sweep: it has no sweep.json; try sweep=latest.")
+    if asked == "latest":
+        raise UserError(f"There is no sweep in {logs / 'sweep'}; python src/train.py -m <key>=<a>,<b> starts one.")
+    raise UserError(f"{asked} is no sweep: it has no sweep.json that can be read; try sweep=latest.")
 
 
 def go_on(line: overrides.Line, asked: str, logs: Path) -> Path:
     """Put what a sweep was started with before what is typed now, which wins; returns the sweep's directory.
 
     Raises:
-        UserError: the sweep cannot be found or read.
+        UserError: the sweep cannot be found or read, or was started with what counts only where it is typed.
     """
     directory = find(asked, logs)
-    content = runs.read_json(directory / "sweep.json")
-    keys, flags = content.get("keys"), content.get("flags", [])
-    if not all(isinstance(texts, list) and all(isinstance(text, str) for text in texts) for texts in (keys, flags)):
-        raise UserError(f"{directory / 'sweep.json'} cannot be read; start a new sweep.")
+    keys, flags = texts(directory, "keys"), texts(directory, "flags")
     typed = {stored.name_of(key) for key in line.keys}
-    line.keys = [key for key in keys if stored.name_of(key) not in typed] + line.keys
-    line.typed = list(line.keys)
-    line.flags = ["--multirun", *([flag for flag in line.flags if flag not in MULTIRUN] or flags)]
+    keys = [key for key in keys if stored.name_of(key) not in typed]
+    refused = [key for key in keys if not may_be_stored(key)]
+    if new_flags := [flag for flag in line.flags if flag not in MULTIRUN]:
+        flags = new_flags
+    elif not re.fullmatch(r"((-cn|--config-name) \w[\w-]*(\.yaml)?)?", " ".join(flags)):
+        refused.append(shlex.join(flags))
+    if refused:
+        raise UserError(
+            f"{directory / 'sweep.json'} has {' '.join(refused[0].split())}, which is not taken from a file, as "
+            "it may build or run anything; if you know it, type it again after sweep=."
+        )
+    line.keys = keys + line.keys
+    line.typed, line.multirun = list(line.keys), True
+    line.flags = ["--multirun", *flags]
     line.config = (line.value("-cn", "--config-name") or line.config).removesuffix(".yaml")
-    line.multirun = True
     print(f"going on with {runs.in_words(directory)}")
     return directory
+
+
+def may_be_stored(override: str) -> bool:
+    """Whether an override out of a sweep.json, which may be another's, can make nothing run that is not in conf/."""
+    name, value = stored.name_of(override), override.partition("=")[2]
+    if name.startswith("hydra.sweeper.params."):  # a key and its ranges
+        return may_be_stored(override.partition(".params.")[2])
+    if name in ("hydra.sweeper.sampler._target_", "hydra.sweeper.pruner._target_"):
+        return bool(re.fullmatch(r"optuna\.(samplers|pruners)\.\w+", value))
+    plain = re.fullmatch(r"\w[\w-]*([./][\w-]+)*", name)  # no flag, no package, no folder above
+    if not plain or "_target_" in override or name.split(".")[0] in stored.PACKAGES:
+        return False
+    if name.startswith("hydra.launcher."):
+        return bool(re.fullmatch(LAUNCHER, override.partition(".launcher.")[2]))
+    if name.startswith("hydra.sweeper."):
+        return "{" not in value  # no dict, and nothing that stands elsewhere
+    if name.startswith("hydra") and name not in ("hydra/sweeper", "hydra/launcher"):
+        return False
+    return not (runs.CONF / name).is_dir() or not re.search(r"\.\.|\$", value)  # an option is one of conf/
 
 
 @contextmanager
 def kept(directory: Path, line: overrides.Line) -> Iterator[None]:
     """Note what a sweep is started with, or goes on with, unless that is refused."""
-    file = directory / "sweep.json"
+    file, lock = directory / "sweep.json", FileLock(directory / ".lock")
     lasting = [key for key in line.typed if stored.name_of(key) not in POLICY]
-    with locked(directory / ".lock"):
+    flags = [flag for flag in line.flags if flag not in MULTIRUN]
+    with lock:
         before = runs.read_json(file)
-        flags = [flag for flag in line.flags if flag not in MULTIRUN]
         new = {"id": directory.name, "started": runs.now()} | before | {"keys": lasting, "flags": flags}
         runs.write_json(file, new)
     try:
         yield
     except UserError as error:
         if before and not isinstance(error, Failed):
-            with locked(directory / ".lock"):
-                again = {name: before[name] for name in ("keys", "flags") if name in before}
+            with lock:
+                again = {"keys": before["keys"], "flags": before.get("flags", [])}
                 runs.write_json(file, runs.read_json(file) | again)
         raise
 
 
-def identity(directory: Path) -> str:
-    """What a sweep is called, also when its directory has another name by now."""
-    return str(runs.read_json(directory / "sweep.json").get("id") or directory.name)
+def texts(directory: Path, name: str) -> list[Any]:
+    """A list of a sweep.json: of overrides, of flags, or of jobs, which are lists of overrides.
 
-
-@contextmanager
-def locked(file: Path) -> Iterator[None]:
-    """Be the only process here; the system lets go of it when the process ends."""
-    with open(file, "w") as held:
-        try:
-            import fcntl
-
-            fcntl.lockf(held, fcntl.LOCK_EX)
-        except ImportError:  # Windows
-            log.warning("Without fcntl two processes must not share a sweep.")
-        yield
+    Raises:
+        UserError: it is none.
+    """
+    found = runs.read_json(directory / "sweep.json").get(name, [])
+    if not isinstance(found, list) or not all(isinstance(each, list if name == "jobs" else str) for each in found):
+        raise UserError(f"{directory / 'sweep.json'} cannot be read; start a new sweep.")
+    return found
 
 
 def numbered(directory: Path, jobs: list[list[str]]) -> list[int]:
     """The number of each job: that of an earlier start if it is the same, else a new one."""
-    with locked(directory / ".lock"):
-        file = directory / "sweep.json"
-        content = runs.read_json(file)
-        known: list[list[str]] = content.get("jobs", [])
-        if not isinstance(known, list) or not all(isinstance(job, list) for job in known):
-            raise UserError(f"{file} cannot be read; start a new sweep.")
+    with FileLock(directory / ".lock"):
+        known = texts(directory, "jobs")
         numbers = {frozenset(map(str, job)): number for number, job in enumerate(known)}
         for job in map(own, jobs):
             if numbers.setdefault(frozenset(job), len(numbers)) == len(known):
                 known.append(job)
-        runs.write_json(file, content | {"jobs": known})
+        runs.write_json(directory / "sweep.json", runs.read_json(directory / "sweep.json") | {"jobs": known})
         return [numbers[frozenset(own(job))] for job in jobs]
 
 
@@ -157,9 +175,9 @@ def attempt(directory: Path, cfg: DictConfig, carry_out: Callable[[DictConfig, b
 
 def fail(directory: Path, what: str) -> None:
     """Note why a job failed, in run.json and in its train.log, where the run itself could not."""
-    record, first = runs.read_json(directory / "run.json"), (what.splitlines() or ["without a word"])[0]
+    first = (what.splitlines() or ["without a word"])[0]
     print(f"job {directory.name} failed: {first}", flush=True)
-    if record.get("status") != "failed":
+    if runs.read_json(directory / "run.json").get("status") != "failed":
         runs.update(directory, status="failed", reason=what, ended=runs.now())
     log_file = directory / "train.log"
     if not log_file.is_file() or first not in log_file.read_text("utf-8", "replace"):
@@ -192,9 +210,8 @@ def objective(directory: Path) -> float | None:
 
 def nan(directory: Path, cfg: DictConfig) -> str | None:
     """The objective's name, if its last value was none."""
-    metrics = runs.read_json(directory / "metrics.json")
     name = str(cfg.get("objective"))
-    value = results.part(metrics, name.partition("/")[0]).get(name)
+    value = results.part(runs.read_json(directory / "metrics.json"), name.partition("/")[0]).get(name)
     return name if isinstance(value, float) and math.isnan(value) else None
 
 
@@ -209,7 +226,7 @@ def conclude(directory: Path, allowed: int) -> None:
     """
     if not any(directory.glob("*/run.json")):
         return
-    found = [run for run in results.collect([directory])[0] if not made_good(run)]
+    found = [run for run in results.collect([directory])[0] if not retried_successfully(run)]
     for table in tables.tables([run for run in found if run.config]):
         more = len(table.rows) - SHOWN
         table.rows = table.rows[:SHOWN]
@@ -223,7 +240,7 @@ def conclude(directory: Path, allowed: int) -> None:
         raise Failed(f"{many(len(failed))} failed: {', '.join(failed)}; see train.log of each. Try again: {again}")
 
 
-def made_good(run: results.Run) -> bool:
+def retried_successfully(run: results.Run) -> bool:
     """Whether a failed trial was tried again under another number, and was done then."""
     again = run.path.parent / str(run.record.get("again"))
     return run.status == "failed" and runs.read_json(again / "run.json").get("status") in DONE

@@ -12,7 +12,7 @@ from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, Wand
 from omegaconf import DictConfig, OmegaConf
 
 from leyden import UserError, runs
-from leyden.tables import SILENT
+from leyden.results import SILENT
 
 USUAL = ("model", "data", "seed")  # columns of each run; TensorBoard shows no more than five unless asked to
 

@@ -79,10 +79,12 @@ def report(argv: list[str]) -> None:
 
 
 def written(made: list[tables.Table], form: str | None) -> str:
-    if form in ("csv", "json"):
-        return {"csv": formats.as_csv, "json": formats.as_json}[form](made)
-    if form in ("markdown", "latex"):
-        return "\n".join(map({"markdown": formats.markdown, "latex": formats.latex}[form], made))
+    whole = {"csv": formats.as_csv, "json": formats.as_json}
+    single = {"markdown": formats.markdown, "latex": formats.latex}
+    if form in whole:
+        return whole[form](made)
+    if form in single:
+        return "\n".join(map(single[form], made))
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     ascii = not (sys.stdout.encoding or "utf-8").lower().startswith("utf")
     return "\n".join(formats.text(table, width, ascii) for table in made)

@@ -127,7 +127,8 @@ def as_json(tables: list[Table]) -> str:
     """A record for each row, with all digits; what is not known, or is no number, is null."""
     frames = [records(table).assign(settings=table.settings.to_dict("records")) for table in tables]
     whole = pandas.concat(frames, ignore_index=True)
-    return whole.to_json(orient="records", indent=2, force_ascii=False, double_precision=15) + "\n"
+    text = whole.to_json(orient="records", indent=2, force_ascii=False, double_precision=15)
+    return text.replace("\\/", "/") + "\n"
 
 
 def as_csv(tables: list[Table]) -> str:

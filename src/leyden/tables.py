@@ -26,8 +26,12 @@ class Table:
 
     @property
     def test(self) -> str | None:
-        """The metric's counterpart in the test."""
-        return None if self.metric.startswith("test/") else f"test/{self.metric.rpartition('/')[2]}"
+        return test_of(self.metric)
+
+
+def test_of(metric: str) -> str | None:
+    """A metric's counterpart in the test."""
+    return None if metric.startswith("test/") else f"test/{metric.rpartition('/')[2]}"
 
 
 def tables(runs: list[Run], metric: str | None = None) -> list[Table]:
@@ -90,7 +94,7 @@ def aggregate(frame: pandas.DataFrame, runs: list[Run], metric: str) -> pandas.D
 
 def measured(run: Run, metric: str) -> list[float | None]:
     """What MEASURED names."""
-    test = part(run.metrics, "test").get("" if metric.startswith("test/") else f"test/{metric.rpartition('/')[2]}")
+    test = part(run.metrics, "test").get(test_of(metric) or "")
     rest = [test, *(run.metrics.get(name) for name in ("seconds", "samples_per_second"))]
     return [*run.value(metric), *map(number, rest)]
 

@@ -57,7 +57,7 @@ def report(argv: list[str]) -> None:
         return
 
     # read
-    found, foreign = results.collect([place(name, logs) for name in asked.places] or [newest(logs)])
+    found = results.collect([place(name, logs) for name in asked.places] or [newest(logs)])
     rows = [run for run in found if run.config]
     for condition in asked.where:
         rows = results.where(rows, condition)
@@ -69,7 +69,7 @@ def report(argv: list[str]) -> None:
 
     # print
     sys.stdout.write(written(made, asked.form))
-    for line in remarks(found, foreign):
+    for line in remarks(found):
         print(line, file=sys.stderr if asked.form else sys.stdout)
     if asked.plot:
         from leyden import picture
@@ -79,15 +79,15 @@ def report(argv: list[str]) -> None:
 
 
 def written(made: list[tables.Table], form: str | None) -> str:
-    if form == "csv":
-        return formats.as_csv(made)
-    if form == "json":
-        return formats.as_json(made)
+    whole = {"csv": formats.as_csv, "json": formats.as_json}
+    single = {"markdown": formats.markdown, "latex": formats.latex}
+    if form in whole:
+        return whole[form](made)
+    if form in single:
+        return "\n".join(map(single[form], made))
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    if form is None:
-        ascii = not (sys.stdout.encoding or "utf-8").lower().startswith("utf")
-        return "\n".join(formats.text(table, width, ascii) for table in made)
-    return "\n".join(getattr(formats, form)(table) for table in made)
+    ascii = not (sys.stdout.encoding or "utf-8").lower().startswith("utf")
+    return "\n".join(formats.text(table, width, ascii) for table in made)
 
 
 # where to look
@@ -138,48 +138,27 @@ def newest(logs: Path) -> Path:
 # what is not as it should be
 
 
-def remarks(found: list[Run], foreign: list[Path]) -> Iterator[str]:
-    """A line for each kind of trouble, with the directories that have it."""
-    paths = {run.path.absolute() for run in found} | {path.absolute() for path in foreign}
-    folder = Path(*common(paths))
+def remarks(found: list[Run]) -> Iterator[str]:
+    """A line for each kind of trouble, with the first of the runs that have it."""
+    folder = formats.above(found)
 
-    def named(some: list[Path]) -> str:
-        return ", ".join(formats.label(path, folder) for path in some)
+    def named(some: list[Run]) -> str:
+        return formats.names(some, folder)
 
-    reasons: dict[str, list[Path]] = {}
+    reasons: dict[tuple[str, str], list[Run]] = {}
     for run in found:
         if run.status not in ("finished", "pruned", "running", "unknown"):
             reason = " ".join(str(run.record.get("reason") or "").split()).removeprefix("UserError: ")
-            reasons.setdefault(f"{run.status}: @{f' ({reason[:120]})' if reason else ''}", []).append(run.path)
-    yield from (line.replace("@", named(some), 1) for line, some in reasons.items())
-    if half := [run for run in found if run.flaws]:
-        flaws = [f"{named([run.path])} ({' and '.join(run.flaws)})" for run in half]
-        yield f"half-written: {', '.join(flaws)}"
-    origins: dict[Path, list[Path]] = {}
-    for run in found:
-        if run.moved:
-            origins.setdefault(run.moved.parent, []).append(run.path)
-    yield from (f"moved: {named(some)} (from {origin})" for origin, some in origins.items())
-    if lost := gaps(found):
-        yield f"moved away or deleted: {named(lost)}"
-    if foreign:
-        yield f"no run: {named(foreign)}"
-
-
-def common(paths: set[Path]) -> tuple[str, ...]:
-    """The parts that the folders of all paths begin with."""
-    lists = [path.parent.parts for path in paths]
-    return tuple(parts[0] for parts in zip(*lists, strict=False) if len(set(parts)) == 1)
-
-
-def gaps(found: list[Run]) -> list[Path]:
-    """Jobs that a sweep must have had, for there are later ones."""
-    sweeps: dict[Path, set[int]] = {}
-    for run in found:
-        grid = (run.path.parent / "multirun.yaml").is_file() and not (run.path.parent / "study.json").is_file()
-        if grid and run.path.name.isdecimal():
-            sweeps.setdefault(run.path.parent, set()).add(int(run.path.name))
-    return [folder / str(n) for folder, jobs in sweeps.items() for n in range(max(jobs)) if n not in jobs]
+            reasons.setdefault((run.status, f" ({reason[:120]})" if reason else ""), []).append(run)
+    lines = [f"{status}: {named(some)}{reason}" for (status, reason), some in reasons.items()]
+    yield from lines[: formats.MOST]
+    if len(lines) > formats.MOST:
+        yield f"and {len(lines) - formats.MOST} more reasons"
+    flaws = [f"{formats.label(run, folder)} ({' and '.join(run.flaws)})" for run in found if run.flaws]
+    if flaws:
+        yield f"half-written: {formats.listed(flaws)}"
+    if moved := [run for run in found if run.moved]:
+        yield f"moved: {named(moved)} (from {formats.listed(sorted({str(run.moved.parent) for run in moved}))})"
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from PIL import Image
 from leyden import UserError
 from leyden.picture import draw, mean_curve
 from leyden.results import read
-from leyden.tables import row, table, tables
+from leyden.tables import tables
 from synthetic import write
 
 
@@ -41,8 +41,9 @@ def test_what_has_no_values_is_drawn_too(tmp_path):
 
 def test_a_curve_is_the_mean_of_those_that_got_so_far(tmp_path):
     runs = [read(write(tmp_path / str(n), 0.9, {"seed": n}, curve=c)) for n, c in enumerate(([0.2, 0.4], [0.4]))]
-    points = mean_curve(row(runs, [], table(runs, "val/acc")), "val/acc")
-    assert points == [(1, pytest.approx(0.3), pytest.approx(0.02**0.5)), (2, 0.4, 0.0)]
+    curve = mean_curve(runs, "val/acc")
+    assert curve.index.tolist() == [1, 2] and curve["mean"].tolist() == pytest.approx([0.3, 0.4])
+    assert curve["std"].tolist() == pytest.approx([0.02**0.5, 0.0])
 
 
 def test_a_file_that_cannot_be_written_is_said(tmp_path):

@@ -10,7 +10,9 @@ from omegaconf import OmegaConf
 from PIL import Image
 from sklearn.datasets import load_diabetes, load_digits
 
-from leyden import runs
+from leyden import UserError, runs
+from leyden.deploy.inputs import of_path
+from leyden.deploy.metadata import Metadata
 from test_export import CNN, MLP, RNN
 
 DIGITS = (load_digits().images * 255 / 16).round().astype("uint8")
@@ -177,3 +179,14 @@ def test_the_run_is_what_it_was(trained):
     """Nothing in the run's directory is changed by predictions."""
     stored = OmegaConf.load(trained("cnn", *CNN) / "config.yaml")
     assert "input" not in stored and "top_k" not in stored
+
+
+def test_rows_are_read_as_in_training(tmp_path):
+    columns = [{"name": "a", "fill": 0.0, "decimal": ","}, {"name": "t", "fill": 0.0, "offset": 1.7e9}]
+    metadata = Metadata("table", {"row": ["batch", 2]}, {"values": ["batch", 1]}, columns=columns)
+    (tmp_path / "t.csv").write_text("a;t\n1,5;1700000003.5\nx;1\n")
+    np.save(tmp_path / "t.npy", np.array([[1.5, 1700000003.5]]))
+    row, wrong, array = (sample for file in ("t.csv", "t.npy") for sample in of_path(str(tmp_path / file), metadata))
+    assert row.read().tolist() == array.read().tolist() == [1.5, 3.5]
+    with pytest.raises(UserError, match="must be a number with a decimal comma; got 'x'"):
+        wrong.read()

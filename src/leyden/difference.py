@@ -2,8 +2,9 @@
 
 import hashlib
 import re
-from collections import Counter
 from typing import Any
+
+import pandas
 
 from leyden.formats import setting
 from leyden.results import Run, number, part
@@ -21,32 +22,31 @@ def told(first: Run, second: Run) -> str:
     }
     lines = [f"a  {first.path}", f"b  {second.path}"]
     for title, rows in sections.items():
-        lines += ["", f"{title}: {'' if rows else 'the same'}".rstrip()]
-        width = max((len(name) for name, *_ in rows), default=0)
-        lines += [f"  {name:<{width}}  {a}  ->  {b}" for name, a, b in rows]
+        lines += ["", f"{title}: {'the same' if rows.empty else ''}".rstrip()]
+        width = max(map(len, rows.index), default=0)
+        lines += [f"  {name:<{width}}  {a}  ->  {b}" for name, a, b in rows.itertuples()]
     return "\n".join([*lines, "", parting(first, second), ""])
 
 
-def compare(a: dict[str, Any], b: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """Name and both values, where they differ."""
+def compare(a: dict[str, Any], b: dict[str, Any]) -> pandas.DataFrame:
+    """Both values of what differs, by name."""
     names = [name for name in {**a, **b} if name.split(".")[0] not in OWN]
-    pairs = [(name, setting(a.get(name, MISSING)), setting(b.get(name, MISSING))) for name in names]
-    return [pair for pair in pairs if pair[1] != pair[2]]
+    frame = pandas.DataFrame(
+        {side: [setting(values.get(name, MISSING)) for name in names] for side, values in (("a", a), ("b", b))},
+        index=names,
+    )
+    return frame[frame.a != frame.b]
 
 
 def surroundings(run: Run) -> dict[str, Any]:
     """Commit, uncommitted changes, versions, machine and data."""
-    record = run.record
+    record, patch = run.record, run.path / "changes.patch"
     names = ("commit", "data_fingerprint", "threads", "precision", "device", "world_size", "effective_batch", "exact")
     found = {name.replace("_", " "): record.get(name) for name in names}
-    try:
-        patch = (run.path / "changes.patch").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        patch = ""
-    files = Counter(re.findall(r"^diff --git .* b/(.+)$", patch, re.M))
-    found["uncommitted changes"] = (
-        f"{hashlib.sha256(patch.encode()).hexdigest()[:8]} in {', '.join(files)}" if files else "none"
-    )
+    changes = patch.read_text(encoding="utf-8", errors="replace") if patch.is_file() else ""
+    files = dict.fromkeys(re.findall(r"^diff --git .* b/(.+)$", changes, re.M))
+    digest = hashlib.sha256(changes.encode()).hexdigest()[:8]
+    found["uncommitted changes"] = f"{digest} in {', '.join(files)}" if files else "none"
     return found | part(record, "versions") | part(record, "hardware")
 
 
@@ -61,27 +61,23 @@ def outcome(run: Run) -> dict[str, Any]:
 
 def parting(first: Run, second: Run) -> str:
     """The first step at which logged losses differ; of tasks that log none, any logged value."""
-    a, b = by_step(first), by_step(second)
-    shared = [key for key in a if key in b]
-    names = {name for key in shared for name in a[key] if name in b[key]}
-    losses = {name for name in names if "loss" in name} or names
-    if not losses:
+    a, b = by_step(first).align(by_step(second), join="inner")
+    both = a.notna() & b.notna()
+    names = [name for name in a if both[name].any()]
+    names = [name for name in names if "loss" in name] or names
+    if not names:
         return "losses: the runs share no logged step"
-    for step, count in shared:
-        for name in sorted(losses & a[step, count].keys() & b[step, count].keys()):
-            one, other = a[step, count][name], b[step, count][name]
-            if one != other:
-                return f"losses: part at step {step}: {name} {one} -> {other}"
-    return f"losses: the same at all {len(shared)} logged steps that both have"
+    differs = both[names] & (a[names] != b[names])
+    if not differs.any(axis=None):
+        return f"losses: the same at all {len(a)} logged steps that both have"
+    place = differs.any(axis=1).idxmax()
+    name = min(differs.columns[differs.loc[place]])
+    return f"losses: part at step {place[0]:g}: {name} {a.loc[place, name]} -> {b.loc[place, name]}"
 
 
-def by_step(run: Run) -> dict[tuple[int, int], dict[str, str]]:
-    """(step, how many rows of it came before) -> what was logged."""
-    found: dict[tuple[int, int], dict[str, str]] = {}
-    seen: Counter[float] = Counter()
-    for row in run.logged():
-        if (step := number(row.get("step"))) is not None:
-            values = {name: value for name, value in row.items() if name not in ("epoch", "step") and value}
-            found[int(step), seen[step]] = values
-            seen[step] += 1
-    return found
+def by_step(run: Run) -> pandas.DataFrame:
+    """The texts of metrics.csv; the index is the step, and how many rows of it came before."""
+    rows = [row | {"step": step} for row in run.logged() if (step := number(row.get("step"))) is not None]
+    frame = pandas.DataFrame(rows, columns=list(rows[0]) if rows else ["step"]).replace("", None)
+    index = [frame.step, frame.groupby("step").cumcount()]
+    return frame.set_index(index).drop(columns=["epoch", "step"], errors="ignore")

@@ -1,63 +1,58 @@
 """A results table as text, Markdown, LaTeX, CSV and JSON."""
 
-import csv
 import io
-import json
-import math
 import os
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from leyden.results import Run
-from leyden.tables import MISSING, Row, Table
+import pandas
 
-LATEX = {
-    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "<": r"$<$",
-    ">": r"$>$", "|": r"$|$", **{letter: f"\\{letter}" for letter in "&%$#_{}"},
-}  # fmt: skip
+from leyden.results import Run
+from leyden.tables import MISSING, Table
+
+MOST = 10  # names in one line
 
 
 # cells
 
 
-def cells(table: Table) -> tuple[list[str], list[list[str]]]:
-    """Header and rows as texts, without the columns that say nothing."""
-    folder = above(table)
-    columns: list[tuple[str, Callable[[Row], str]]] = [("run", lambda row: names(row.runs, folder))]
-    columns += [(name, partial(lambda name, row: setting(row.settings[name]), name)) for name in table.columns]
-    columns += [(table.metric, lambda row: spread(row.value, row.std)), ("epoch", lambda row: plain(row.epoch, 1))]
-    if table.test and any(row.test is not None for row in table.rows):
-        columns.append((table.test, lambda row: spread(row.test, row.test_std)))
-    if any(len(row.runs) > 1 for row in table.rows):
-        columns.append(("n", lambda row: str(row.n)))
-    columns += [
-        ("seconds", lambda row: plain(row.seconds, 1)),
-        ("samples/s", lambda row: plain(row.rate, 0)),
-        ("status", lambda row: row.status),
-    ]
-    return [name for name, _ in columns], [[cell(row) for _, cell in columns] for row in table.rows]
+def cells(table: Table) -> pandas.DataFrame:
+    """The table as texts, without the columns that say nothing."""
+    results, settings = table.results, table.settings
+    folder = above([run for runs in results.runs for run in runs])
+    columns = {"run": [names(runs, folder) for runs in results.runs]}
+    columns |= {key: [setting(value) for value in settings[key]] for key in settings}
+    columns[table.metric] = list(map(spread, results.value, results["std"], results.n))
+    columns["epoch"] = [plain(epoch, 1) for epoch in results.epoch]
+    if table.test and results.test.notna().any():
+        columns[table.test] = list(map(spread, results.test, results.test_std))
+    if (results.runs.map(len) > 1).any():
+        columns["n"] = list(map(str, results.n))
+    columns["seconds"] = [plain(value, 1) for value in results.seconds]
+    columns["samples/s"] = [plain(value, 0) for value in results.samples_per_second]
+    return pandas.DataFrame(columns | {"status": results.status})
 
 
-def above(table: Table) -> Path:
+def above(runs: list[Run]) -> Path:
     """The folder that all runs have in common."""
-    paths = [run.path.absolute().parent for row in table.rows for run in row.runs]
+    paths = [run.path.absolute().parent for run in runs]
     return Path(os.path.commonpath(paths)) if len({path.anchor for path in paths}) == 1 else Path()
 
 
 def names(runs: list[Run], folder: Path) -> str:
-    """Their paths from a folder; of consecutive jobs of a sweep the first and the last."""
-    paths = [label(run.path, folder) for run in runs]
-    numbers = [int(path) for path in paths if path.isdecimal()]
-    if len(numbers) == len(paths) > 2 and numbers == list(range(numbers[0], numbers[0] + len(numbers))):
-        return f"{paths[0]}-{paths[-1]}"
-    return ", ".join(paths)
+    """Their paths from a folder that is above them all; of many the first."""
+    return listed([label(run, folder) for run in runs])
 
 
-def label(path: Path, folder: Path) -> str:
-    path = path.absolute()
+def label(run: Run, folder: Path) -> str:
+    path = run.path.absolute()
     return path.relative_to(folder).as_posix() if path.is_relative_to(folder) else str(path)
+
+
+def listed(words: list[str]) -> str:
+    """The first ten, and how many there are besides."""
+    more = len(words) - MOST
+    return ", ".join(words[:MOST]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def setting(value: Any) -> str:
@@ -71,18 +66,21 @@ def setting(value: Any) -> str:
     return " ".join(str(value).split())
 
 
-def plain(value: float | None, digits: int) -> str:
-    if value is None:
+def plain(value: float, digits: int) -> str:
+    if pandas.isna(value):
         return MISSING
     return f"{value:.{digits}f}" if value % 1 else f"{value:.0f}"
 
 
-def spread(mean: float | None, std: float | None) -> str:
-    """Four decimals, or four digits where those would show none or too many; both numbers alike."""
-    if mean is None:
+def spread(mean: float, std: float = float("nan"), n: int = 0) -> str:
+    """Four decimals, or four digits where those would show none or too many; both numbers alike.
+
+    A NaN is a value that is NaN where there are n of them, else there is none.
+    """
+    if pandas.isna(mean) and not n:
         return MISSING
     kind = ".4f" if mean == 0 or 1e-2 <= abs(mean) < 1e4 else ".4g"
-    return format(mean, kind) if std is None else f"{mean:{kind}} ± {std:{kind}}"
+    return format(mean, kind) if pandas.isna(std) or pandas.isna(mean) else f"{mean:{kind}} ± {std:{kind}}"
 
 
 # tables
@@ -94,69 +92,55 @@ def text(table: Table, width: int | None, ascii: bool = False) -> str:
     from rich.console import Console
     from rich.table import Table as Lines
 
-    header, rows = cells(table)
+    shown = cells(table)
     ranked = f"best {table.metric} first ({table.mode})"
     unranked = f"{table.metric}, not ranked: the name does not say which is better"
     lines = Lines(title=ranked if table.mode else unranked, title_justify="left")
     lines.box = box.ASCII if ascii else box.HEAVY_HEAD
-    words = {"run", "status", *table.columns}
-    for name in header:
-        lines.add_column(name, justify="left" if name in words else "right", overflow="fold")
-    for row in rows:
+    for name in shown:
+        lines.add_column(str(name), justify="left" if is_text(name, table) else "right", overflow="fold")
+    for row in shown.to_numpy():
         lines.add_row(*(cell.replace("±", "+-") if ascii else cell for cell in row))
     out = io.StringIO()
     Console(file=out, width=width or 10_000, markup=False, highlight=False, emoji=False).print(lines)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 
+def is_text(column: Any, table: Table) -> bool:
+    return column in ("run", "status", *table.settings)
+
+
 def markdown(table: Table) -> str:
-    header, rows = cells(table)
-    lines = [header, ["---"] * len(header), *rows]
+    shown = cells(table)
+    lines = [list(shown), ["---"] * shown.shape[1], *shown.to_numpy()]
     return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
 
 
 def latex(table: Table) -> str:
     """A tabular with the rules of booktabs."""
-    header, rows = cells(table)
-    words = {"run", "status", *table.columns}
-    lines = [" & ".join(map(escaped, line)) + r" \\" for line in [header, *rows]]
-    kinds = "".join("l" if name in words else "r" for name in header)
-    body = [r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"]
-    return "\n".join([rf"\begin{{tabular}}{{{kinds}}}  % \usepackage{{booktabs}}", *body, r"\end{tabular}", ""])
-
-
-def escaped(cell: str) -> str:
-    return "".join(LATEX.get(letter, letter) for letter in cell)
-
-
-def records(table: Table) -> list[dict[str, Any]]:
-    """The rows with all their digits; what is not known, or is no number, is None."""
-    found = []
-    for row in table.rows:
-        numbers = {"value": row.value, "std": row.std, "epoch": row.epoch, "test": row.test, "test_std": row.test_std,
-                   "seconds": row.seconds, "samples_per_second": row.rate}  # fmt: skip
-        numbers = {
-            name: None if value is None or not math.isfinite(value) else value for name, value in numbers.items()
-        }
-        head = {"metric": table.metric, "settings": row.settings, "n": row.n, "status": row.status}
-        found.append(head | numbers | {"runs": [str(run.path) for run in row.runs]})
-    return found
+    shown = cells(table)
+    kinds = "".join("l" if is_text(name, table) else "r" for name in shown)
+    return "% \\usepackage{booktabs}\n" + shown.to_latex(index=False, escape=True, column_format=kinds)
 
 
 def as_json(tables: list[Table]) -> str:
-    return json.dumps([record for table in tables for record in records(table)], indent=2, ensure_ascii=False) + "\n"
+    """A record for each row, with all digits; what is not known, or is no number, is null."""
+    frames = [records(table).assign(settings=table.settings.to_dict("records")) for table in tables]
+    whole = pandas.concat(frames, ignore_index=True)
+    text = whole.to_json(orient="records", indent=2, force_ascii=False, double_precision=15)
+    return text.replace("\\/", "/") + "\n"
 
 
 def as_csv(tables: list[Table]) -> str:
     """One table of all, with a column for each key that differs in one of them."""
-    keys = list(dict.fromkeys(key for table in tables for key in table.columns))
-    rows = [record for table in tables for record in records(table)]
-    rest = [name for name in rows[0] if name not in ("settings", "metric")]
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([*keys, "metric", *rest])
-    for row in rows:
-        settings = [setting(row["settings"][key]) if key in row["settings"] else "" for key in keys]
-        row["runs"] = " ".join(row["runs"])
-        writer.writerow([*settings, row["metric"], *(row[name] for name in rest)])
-    return out.getvalue()
+    settings = pandas.concat([table.settings.map(setting) for table in tables], ignore_index=True)
+    rest = pandas.concat([records(table) for table in tables], ignore_index=True)
+    rest["runs"] = rest.runs.map(" ".join)
+    return pandas.concat([settings, rest], axis=1).to_csv(index=False, lineterminator="\n")
+
+
+def records(table: Table) -> pandas.DataFrame:
+    """The results with their metric and the paths of the runs."""
+    frame = table.results.assign(runs=[[str(run.path) for run in runs] for runs in table.results.runs])
+    frame.insert(0, "metric", table.metric)
+    return frame

@@ -13,7 +13,7 @@ from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, Wand
 from omegaconf import DictConfig, OmegaConf
 
 from leyden import UserError, runs
-from leyden.tables import SILENT
+from leyden.results import SILENT
 
 log = logging.getLogger(__name__)
 USUAL = ("model", "data", "seed")  # columns of each run; TensorBoard shows no more than five unless asked to

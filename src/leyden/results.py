@@ -15,6 +15,11 @@ from leyden.keys import direction
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the one in C is ten times faster
 DEPTH = 4  # folders below a place in which runs are looked for
+SILENT = (  # keys that change no number, or say only which run it is
+    "facts", "run_dir", "log_dir", "data_dir", "name", "tags", "note", "resume", "rerun", "own", "trusted", "threads",
+    "exact", "logger", "profiler", "sweep", "objective",
+    "retry_failed", "max_failures", "stop_on_failure",
+)  # fmt: skip
 FILES = ("config.yaml", "run.json", "metrics.json", ".hydra/config.yaml")  # of which a run has at least one
 
 
@@ -123,44 +128,36 @@ def part(content: dict[str, Any], name: str) -> dict[str, Any]:
 # from directories to runs
 
 
-def collect(places: list[Path]) -> tuple[list[Run], list[Path]]:
-    """The runs in folders or their sub-folders, each once, and the directories that are none.
+def collect(places: list[Path]) -> list[Run]:
+    """The runs in folders or their sub-folders, each once.
 
     Raises:
-        UserError: a place is no folder, or there is no run in any.
+        UserError: a place is no folder or cannot be read, or there is no run in any.
     """
     found: dict[Path, Run] = {}
-    foreign: list[Path] = []
     for place in places:
         if not place.is_dir():
             raise UserError(f"{place} is no folder; type a run, a sweep, or a folder of them, such as logs/train.")
-        for path in [place] if is_run(place) else walk(place, foreign):
-            found.setdefault(path.resolve(), read(path))
+        try:
+            for path in [place] if is_run(place) else walk(place):
+                found.setdefault(path.resolve(), read(path))
+        except OSError as error:
+            raise UserError(f"{error.filename} cannot be read ({error.strerror}).") from error
     mine = [run for run in found.values() if not run.foreign]
     if not mine:
         raise UserError(f"There is no run in {' or '.join(map(str, places))}; python src/train.py makes one.")
-    return mine, [path for path in foreign if not any(path in run.path.parents for run in found.values())]
+    return mine
 
 
-def walk(folder: Path, foreign: list[Path], depth: int = DEPTH) -> Iterator[Path]:
-    """The run directories in a folder, 2 before 10; adds to `foreign` what lies beside them."""
-    try:
-        children = sorted(folder.iterdir(), key=lambda path: (path.is_symlink(), natural(path)))
-    except OSError:
-        foreign.append(folder)
-        return
-    for child in children:
+def walk(folder: Path, depth: int = DEPTH) -> Iterator[Path]:
+    """The run directories in a folder, 2 before 10."""
+    for child in sorted(folder.iterdir(), key=lambda path: (path.is_symlink(), natural(path))):
         if child.name.startswith(".") or (child.is_symlink() and folder.resolve().is_relative_to(child.resolve())):
             continue
         if is_run(child):
             yield child
-        elif child.is_symlink() and not child.exists():
-            foreign.append(child)
-        elif child.is_dir():
-            nested: list[Path] = []
-            inside = list(walk(child, nested, depth - 1)) if depth else []
-            foreign += nested if inside else [child]
-            yield from inside
+        elif child.is_dir() and depth:
+            yield from walk(child, depth - 1)
 
 
 def natural(path: Path) -> list[tuple[bool, int, str]]:

@@ -88,5 +88,7 @@ def meaning(facts: dict[str, Any]) -> dict[str, Any]:
     """The facts without statistics."""
     found = {name: value for name, value in facts.items() if name not in STATISTICS}
     if found.get("kind") == "table":  # "fill", the median of a column, is a statistic too
-        found["columns"] = [(column["name"], column.get("categories")) for column in found["columns"]]
+        found["columns"] = [
+            (column["name"], column.get("categories"), column.get("offset")) for column in found["columns"]
+        ]
     return found

@@ -12,7 +12,7 @@ from typing import Any
 from filelock import FileLock
 from omegaconf import DictConfig
 
-from leyden import Failed, UserError, cluster, formats, overrides, ranks, results, runs, stored, tables
+from leyden import Failed, UserError, cluster, overrides, ranks, results, runs, stored
 
 DONE = ("finished", "pruned")
 POLICY = ("retry_failed", "max_failures", "stop_on_failure")  # what may be typed anew for a sweep that goes on
@@ -224,12 +224,14 @@ def conclude(directory: Path, allowed: int) -> None:
     Raises:
         Failed: more jobs failed, or were never done, than allowed.
     """
+    from leyden import formats, tables  # and with them pandas, which a single run does not need
+
     if not any(directory.glob("*/run.json")):
         return
-    found = [run for run in results.collect([directory])[0] if not retried_successfully(run)]
+    found = [run for run in results.collect([directory]) if not retried_successfully(run)]
     for table in tables.tables([run for run in found if run.config]):
-        more = len(table.rows) - SHOWN
-        table.rows = table.rows[:SHOWN]
+        more = len(table.results) - SHOWN
+        table.settings, table.results = table.settings[:SHOWN], table.results[:SHOWN]
         print(formats.text(table, None, True) + (f"... and {more} rows more" if more > 0 else ""))
     counts, where = Counter(run.status for run in found), shlex.quote(str(runs.in_words(directory)))
     print(f"{many(len(found))}: {', '.join(f'{n} {status}' for status, n in counts.most_common())}")

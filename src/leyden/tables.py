@@ -1,58 +1,37 @@
 """Runs as rows of a table, best first: what differs, the mean and standard deviation over seeds and folds."""
 
-import statistics
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
+import pandas
+
 from leyden import UserError
-from leyden.results import Run, number, part
+from leyden.results import SILENT, Run, number, part
 
 REPEATS = ("seed", "data.fold")  # keys of runs that are one row
-SILENT = (  # keys that change no number, or say only which run it is
-    "facts", "run_dir", "log_dir", "data_dir", "name", "tags", "note", "resume", "rerun", "own", "trusted", "threads",
-    "exact", "logger", "profiler", "sweep", "objective",
-    "retry_failed", "max_failures", "stop_on_failure",
-)  # fmt: skip
+MEASURED = ["value", "epoch", "test", "seconds", "samples_per_second"]
 MISSING = "-"
 
 
 @dataclass
-class Row:
-    """Runs that differ only in seed or fold; numbers are means over the finished ones."""
-
-    runs: list[Run]
-    settings: dict[str, Any]  # column -> value
-    n: int = 0  # runs that are counted
-    value: float | None = None
-    std: float | None = None  # of a sample: n - 1
-    epoch: float | None = None
-    test: float | None = None
-    test_std: float | None = None
-    seconds: float | None = None
-    rate: float | None = None  # training samples per second
-
-    @property
-    def status(self) -> str:
-        counts = Counter(run.status for run in self.runs)
-        return next(iter(counts)) if len(counts) == 1 else ", ".join(f"{n} {name}" for name, n in counts.items())
-
-
-@dataclass
 class Table:
-    """The rows of one metric."""
+    """The rows of one metric: two frames with the same index."""
 
     metric: str
     mode: str | None  # min or max; None: unknown, and the rows are in the order of the runs
-    columns: list[str]  # keys that differ
-    rows: list[Row] = field(default_factory=list)
+    settings: pandas.DataFrame  # a column for each key that differs
+    results: pandas.DataFrame  # value std epoch test test_std n seconds samples_per_second status runs
 
     @property
     def test(self) -> str | None:
-        """The metric's counterpart in the test."""
-        return None if self.metric.startswith("test/") else f"test/{self.metric.rpartition('/')[2]}"
+        return test_of(self.metric)
+
+
+def test_of(metric: str) -> str | None:
+    """A metric's counterpart in the test."""
+    return None if metric.startswith("test/") else f"test/{metric.rpartition('/')[2]}"
 
 
 def tables(runs: list[Run], metric: str | None = None) -> list[Table]:
@@ -75,55 +54,61 @@ def tables(runs: list[Run], metric: str | None = None) -> list[Table]:
 def table(runs: list[Run], metric: str) -> Table:
     mode = next(filter(None, (run.mode(metric) for run in runs)), None)
     keys = differing(runs)
-    groups: dict[str, list[Run]] = {}
-    for run in sorted(runs, key=lambda run: run.status != "finished"):
-        settings = str([run.get(key, MISSING) for key in keys if key not in REPEATS])
-        group, repeat = groups.setdefault(settings, []), [run.get(key) for key in REPEATS]
-        while any([other.get(key) for key in REPEATS] == repeat for other in group):  # the same run once more
-            group = groups.setdefault(settings := settings + "+", [])
-        group.append(run)
-    if any(len(group) > 1 for group in groups.values()):
+    frame = pandas.DataFrame({"run": runs, "status": [run.status for run in runs]})
+    frame["finished"] = frame.status == "finished"
+    frame["setting"] = [str([run.get(key, MISSING) for key in keys if key not in REPEATS]) for run in runs]
+    frame["repeat"] = [str([run.get(key) for key in REPEATS]) for run in runs]
+    ordered = frame.sort_values("finished", ascending=False, kind="stable")
+    frame["copy"] = ordered.groupby(["setting", "repeat"]).cumcount()  # the same run once more is a row of its own
+    frame["row"] = frame.groupby(["setting", "copy"], sort=False).ngroup()
+    if frame.row.duplicated().any():
         keys = [key for key in keys if key not in REPEATS]
-    made = Table(metric, mode, [key.removesuffix("._target_") for key in keys])
-    order = {id(run): place for place, run in enumerate(runs)}
-    groups = {name: sorted(group, key=lambda run: order[id(run)]) for name, group in groups.items()}
-    made.rows = [row(group, keys, made) for group in groups.values()]
-    made.rows.sort(key=lambda row: (rank(row, mode), order[id(row.runs[0])]))
-    return made
+    rows = frame.groupby("row")
+    results = aggregate(frame, runs, metric)
+    results["status"] = rows.status.agg(summary)
+    results["runs"] = rows.run.agg(list)
+    order = ranked(results.assign(finished=rows.finished.any()), mode)
+    first = [results.runs[row][0] for row in order]
+    columns = {key.removesuffix("._target_"): [shown(run, key) for run in first] for key in keys}
+    settings = pandas.DataFrame(columns, index=range(len(first)), dtype=object)
+    return Table(metric, mode, settings, results.loc[order].reset_index(drop=True))
 
 
-def row(runs: list[Run], keys: list[str], made: Table) -> Row:
-    """The means over the finished runs that have a value; where none is finished, over those that have one."""
-    valued = [(run, *run.value(made.metric)) for run in runs]
-    valued = [entry for entry in valued if entry[1] is not None]
-    counted = [entry for entry in valued if entry[0].status == "finished"] or valued
-    settings = {key.removesuffix("._target_"): shown(runs[0], key) for key in keys}
-    tests = [part(run.metrics, "test").get(made.test or "") for run, *_ in counted]
-    whole = [run for run, *_ in counted] or runs
-    value, std = spread(value for _, value, _ in counted)
-    test, test_std = spread(map(number, tests))
-    return Row(
-        runs, settings, len(counted), value, std, spread(epoch for *_, epoch in counted)[0], test, test_std,
-        *(spread(number(run.metrics.get(name)) for run in whole)[0] for name in ("seconds", "samples_per_second")),
-    )  # fmt: skip
+def aggregate(frame: pandas.DataFrame, runs: list[Run], metric: str) -> pandas.DataFrame:
+    """Means and sample standard deviations (n - 1) over the runs of a row that have a value.
+
+    The finished ones count, where there are any. A mean of which one run has no number is NaN.
+    """
+    numbers = [measured(run, metric) for run in runs]
+    values = pandas.DataFrame(numbers, columns=MEASURED, dtype=float)
+    has_value = pandas.Series([value is not None for value, *_ in numbers])
+    done = has_value & frame.finished
+    counted = done | (has_value & ~done.groupby(frame.row).transform("any"))
+    groups = values[counted].groupby(frame.row[counted])
+    n = groups.size()
+    means = groups.mean().where(groups.count().eq(n, axis=0))
+    found = means.assign(std=groups.value.std(), test_std=groups.test.std()).reindex(range(frame.row.max() + 1))
+    found["n"] = n.reindex(found.index, fill_value=0)
+    return found[["value", "std", "epoch", "test", "test_std", "n", "seconds", "samples_per_second"]]
 
 
-def spread(values: Iterable[float | None]) -> tuple[float | None, float | None]:
-    """Mean and sample standard deviation, divided by n - 1; of one value it has none."""
-    known = [value for value in values if value is not None]
-    if not known:
-        return None, None
-    mean = sum(known) / len(known)
-    if len(known) == 1 or mean - mean != 0:  # a NaN or an infinity among them
-        return mean, None
-    return mean, statistics.stdev(known)
+def measured(run: Run, metric: str) -> list[float | None]:
+    """What MEASURED names."""
+    test = part(run.metrics, "test").get(test_of(metric) or "")
+    rest = [test, *(run.metrics.get(name) for name in ("seconds", "samples_per_second"))]
+    return [*run.value(metric), *map(number, rest)]
 
 
-def rank(row: Row, mode: str | None) -> tuple[bool, bool, float]:
+def summary(statuses: pandas.Series) -> str:
+    counts = Counter(statuses)
+    return next(iter(counts)) if len(counts) == 1 else ", ".join(f"{n} {name}" for name, n in counts.items())
+
+
+def ranked(results: pandas.DataFrame, mode: str | None) -> list[int]:
     """Finished rows first, then by value if it is known which is better, those without one last."""
-    lost = row.value is None or row.value != row.value
-    finished = any(run.status == "finished" for run in row.runs)
-    return not finished, lost, 0.0 if lost else (row.value or 0.0) * {"min": 1, "max": -1, None: 0}[mode]
+    keys = {"late": ~results.finished, "value": results.value * {"min": 1, "max": -1, None: 0}[mode]}
+    frame = pandas.DataFrame({**keys, "empty": results.n == 0, "place": results.index})
+    return frame.sort_values(list(frame)).place.tolist()
 
 
 # what differs

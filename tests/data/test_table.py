@@ -84,6 +84,63 @@ def test_what_is_missing_may_be_written_in_other_words(table):
     assert table(found, missing=["?", "-"]).facts == table(rows()).facts
 
 
+@pytest.mark.parametrize(
+    ("mark", "words", "numbers", "decimal"),
+    [
+        (";", "1,5 -2,25 3", [1.5, -2.25, 3], ","),
+        ("\t", "1.234,5 1.234.567,0 7", [1234.5, 1234567, 7], ","),
+        (";", "1,234.5 1,234,567.0 7", [1234.5, 1234567, 7], None),
+        (";", "1.234.567 2.345 1.000", [1234567, 2345, 1000], ","),
+        (";", "1.25 2.345 1e-3", [1.25, 2.345, 0.001], None),
+        (",", '"1,234" "1,234,567.5" 7', [1234, 1234567.5, 7], None),
+        (",", "1'234.5 1\u00a0234 7", [1234.5, 1234, 7], None),
+    ],
+)
+def test_numbers_in_other_spellings(table, mark, words, numbers, decimal):
+    lines = ["x", "label"], *((word, place % 2) for place, word in enumerate(words.split(" ") * 10))
+    data = table(lines, mark, val_fraction=0, test_fraction=0)
+    assert data.facts["columns"][0].get("decimal") == decimal
+    assert data.splits["train"].x[:3, 0].tolist() == pytest.approx(numbers)
+    column = data.facts["columns"][0]
+    assert codes(column, [word.strip('"') for word in words.split(" ")]) == numbers  # as a prediction reads them
+
+
+def test_a_comma_in_a_file_of_commas_is_no_decimal_one(table):
+    assert table('x,label\n"1,5",a\n"2,5",b\n' * 1 + '"1,5",a\n' * 9).facts["columns"][0]["categories"]
+
+
+def test_null_is_missing_by_default(configure, tmp_path):
+    import hydra
+
+    (tmp_path / "t.csv").write_text("x,label\n" + "".join(f"{n},a\n{w},b\n" for n in range(9) for w in ("NULL", "NA")))
+    cfg = configure("data=table", f"data.path={tmp_path}/t.csv", "data.target=label")
+    assert "fill" in hydra.utils.instantiate(cfg.data).facts["columns"][0]
+
+
+@pytest.mark.parametrize("values", [range(1_700_000_000, 1_700_000_100), [1e6 + n / 1000 for n in range(100)]])
+def test_large_numbers_stay_apart(table, values, caplog):
+    """Property: what a float32 cannot tell apart is less a common offset in x, and float64 in y."""
+    found = [["x", "label"], *((f"{value!r}", f"{value!r}") for value in values)]
+    data = table(found, target_kind="numbers", val_fraction=0, test_fraction=0)
+    samples, column = data.splits["train"], data.facts["columns"][0]
+    assert samples.x.dtype == torch.float32 and samples.y.dtype == torch.float64 and samples.y.tolist() == [*values]
+    again = samples.x[:, 0].double() + column["offset"]
+    assert (again - torch.tensor(values, dtype=torch.float64)).abs().max() < 1e-5
+    assert codes(column, [f"{values[7]!r}"]) == pytest.approx([float(samples.x[7, 0])], abs=1e-5)
+    assert "are equal" not in caplog.text
+
+
+def test_what_no_float_tells_apart_is_said(table, caplog):
+    found = [["x", "label"], *((10**17 + n, n % 2) for n in range(100))]
+    table(found, val_fraction=0, test_fraction=0).facts  # noqa: B018
+    assert "x of" in caplog.text and "of 100 different values are equal" in caplog.text
+
+
+def test_one_class_is_refused_before_training(train):
+    with pytest.raises(UserError, match="at least two classes"):
+        train("data.num_classes=1")
+
+
 def test_a_column_of_nothing_and_one_of_one_value_are_fine(table):
     data = table("empty,constant,label\n" + ",same,1\n,same,2\n" * 10)
     assert data.facts["columns"] == [{"name": "empty", "fill": 0.0}, {"name": "constant", "categories": ["same"]}]

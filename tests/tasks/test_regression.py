@@ -136,3 +136,11 @@ def test_the_objective_is_an_error_to_make_small(configure):
     cfg = configure("data=diabetes", "task=regression")
     assert cfg.objective == cfg.checkpoint.monitor == "val/mse" and cfg.checkpoint.mode == "min"
     assert configure("task=regression", "objective=val/r2").checkpoint.mode == "max"
+
+
+def test_targets_that_are_far_from_zero_stay_apart():
+    y = 1_700_000_000 + torch.arange(210, dtype=torch.float64) % 21
+    task = regression(nn.Linear(1, 1), [float(y.mean())], [float(y.std())])
+    _, preds, centred = task.step((torch.zeros(210, 1), y))
+    assert preds.dtype == centred.dtype == torch.float32 and len(centred.unique()) == 21
+    assert task.preds(centred / task.target_std).squeeze(1).tolist() == pytest.approx(y.tolist(), abs=1e-4)

@@ -2,8 +2,12 @@
 
 import csv
 import logging
+import math
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +22,20 @@ from leyden.data.samples import Tensors
 
 log = logging.getLogger(__name__)
 FEW, MOST = 20, 1000  # whole numbers that still look like classes; categories of a column
+GROUP = r"[,' \u00a0\u202f]"  # between the digits of 1,234,567
+GROUPED = re.compile(rf"[+-]?\d{{1,3}}({GROUP}\d{{3}})+(\.\d*)?")
+SWAP = str.maketrans(",.", ".,")
 
 
 class Table(DataModule):
     """The rows of a CSV file; conf/data/table.yaml explains the arguments.
 
-    x is B x columns: a number, the index of a category, or NaN where the value is missing. The facts' `columns`, for
-    leyden.tasks.preprocess.Encode, hold the `categories` of the training rows, "" for missing, or `fill`, their median.
-    A category that those rows lack counts as missing. Raises UserError, with line, for a file that makes no table.
+    x is B x columns: a number less the column's `offset`, the index of a category, or NaN where the value is missing.
+    The facts' `columns`, for leyden.tasks.preprocess.Encode, hold the `categories` of the training rows, "" for
+    missing, or `fill`, their median. A category that those rows lack counts as missing.
+
+    Raises:
+        UserError: the file makes no table; with the line.
     """
 
     def __init__(
@@ -55,7 +65,7 @@ class Table(DataModule):
     def read(self, split: str) -> tuple[Tensor, Tensor] | None:
         if split != "train":
             return None
-        cells, self.lines = load(self.path, self.separator, self.missing)
+        cells, self.lines, self.separator = load(self.path, self.separator, self.missing)
         for name in (self.target, *self.numeric, *self.categorical, *self.ignore):
             if name not in cells:
                 raise UserError(f"{self.path} has no column '{name}' that data asks for; it has {', '.join(cells)}.")
@@ -68,39 +78,60 @@ class Table(DataModule):
         return torch.tensor(x).T.contiguous(), y
 
     def targets(self, texts: list[str]) -> Tensor:
-        """Class indices, with their names in `classes`, or float targets."""
+        """Class indices, with their names in `classes`, or numbers: float32, or float64 where they need it."""
         if "" in texts:
             raise UserError(f"Line {self.lines[texts.index('')]} of {self.path} has no {self.target}; fill or drop it.")
-        names = sorted(set(texts))
-        if self.is_numeric(self.target, texts):
-            values = torch.tensor([float(text) for text in texts])
+        names, decimal = sorted(set(texts)), self.decimal(self.target, texts)
+        if decimal:
+            values = torch.tensor([number(text, decimal) for text in texts], dtype=torch.float64)
             if self.target in self.numeric or len(names) > FEW or (values % 1).any():
-                return values
-        self.classes = sorted(names, key=float) if all(map(is_number, names)) else names
+                return values if self.offset(self.target, values, texts, decimal) else values.float()
+        is_numeric = decimal or all(map(is_number, names))
+        self.classes = sorted(names, key=partial(number, decimal=decimal or ".")) if is_numeric else names
         return torch.tensor(codes({"categories": self.classes}, texts), dtype=torch.int64)
 
     def column(self, name: str, texts: list[str], train: list[int]) -> dict[str, Any]:
         """What the facts say of a column: its kind comes from all rows, the rest from the training rows."""
-        seen = [texts[row] for row in train]
-        if self.is_numeric(name, texts):
-            known = torch.tensor([float(text) for text in seen if text])
-            return {"name": name, "fill": float(known.median().nan_to_num())}
-        categories = sorted(set(seen))
+        if decimal := self.decimal(name, texts):
+            values = torch.tensor([number(text, decimal) for text in texts], dtype=torch.float64)
+            offset = self.offset(name, values, texts, decimal)
+            known = (values - offset)[train].float()
+            column = {"name": name, "fill": float(known[~known.isnan()].median().nan_to_num())}
+            return column | ({"decimal": decimal} if decimal != "." else {}) | ({"offset": offset} if offset else {})
+        categories = sorted({texts[row] for row in train})
         if len(categories) > MOST:
             raise UserError(f"{name} of {self.path} has {len(categories)} categories; type 'data.ignore=[{name}]'.")
         return {"name": name, "categories": categories}
 
-    def is_numeric(self, name: str, texts: list[str]) -> bool:
-        """Whether a column holds numbers. Raises UserError for text in one that should, or that mostly does."""
+    def decimal(self, name: str, texts: list[str]) -> str | None:
+        """The decimal mark of a column of numbers; None for categories.
+
+        A comma only in files that have another separator. Raises UserError for text among numbers.
+        """
         if name in self.categorical:
-            return False
-        wrong = [row for row, text in enumerate(texts) if text and not is_number(text)]
+            return None
+        known = {text for text in texts if text}
+        commas = any("," in text for text in known)
+        marks = "." if self.separator == "," else ",." if commas else ".,"
+        mark = max(marks, key=lambda mark: sum(is_number(text, mark) for text in known))
+        wrong = [row for row, text in enumerate(texts) if text and not is_number(text, mark)]
         if wrong and (name in self.numeric or 2 * len(wrong) < len(texts) - texts.count("")):
             raise UserError(
                 f"Column {name} of {self.path} holds numbers, but '{texts[wrong[0]]}' in line {self.lines[wrong[0]]}; "
                 f"mend it, add it to data.missing, or type 'data.categorical=[{name}]'."
             )
-        return not wrong
+        return None if wrong else mark
+
+    def offset(self, name: str, values: Tensor, texts: list[str], decimal: str) -> float:
+        """What to subtract, in float64: the median if a float32 cannot tell the values apart otherwise, else 0."""
+        known = values[~values.isnan()]
+        close = len(known.float().unique()) < len(known.unique()) and known.median().abs() > known.std()
+        offset = float(known.median()) if close else 0.0
+        differ = len({Decimal(plain(text, decimal)) for text in set(texts) if text})
+        equal = differ - len((known - offset).float().unique())
+        if 100 * equal > differ:
+            log.warning("%s of %s: %s of %s different values are equal as float32.", name, self.path, equal, differ)
+        return offset
 
     def facts_of_x(self, train: Tensors) -> dict[str, Any]:
         mean, std = list[float](), list[float]()  # of the model's inputs: categories stay 0 and 1
@@ -108,23 +139,36 @@ class Table(DataModule):
             count = len(column.get("categories", []))
             of_inputs = ([0.0] * count, [1.0] * count) if count else moments(values.nan_to_num(column["fill"])[:, None])
             mean, std = mean + of_inputs[0], std + of_inputs[1]
-        categorical = [column["name"] for column in self.columns if "categories" in column]
-        rank_zero_only(log.info)("%s: categories in %s, numbers in the others", self.path, categorical or "no column")
+        for key, text in (("categories", "categories"), ("decimal", "a decimal comma"), ("offset", "a common offset")):
+            if found := [column["name"] for column in self.columns if key in column]:
+                rank_zero_only(log.info)("%s: %s in %s", self.path, text, ", ".join(found))
         return {"kind": "table", "shape": [len(mean)], "mean": mean, "std": std, "columns": self.columns}
 
 
-def is_number(text: str) -> bool:
-    """Whether a text is a number that a float32 can hold."""
+def plain(text: str, decimal: str = ".") -> str:
+    """A number as Python writes it, without the marks between groups of three digits."""
+    text = text.translate(SWAP) if decimal == "," else text
+    return re.sub(GROUP, "", text) if GROUPED.fullmatch(text) else text
+
+
+def number(text: str, decimal: str = ".") -> float:
+    """A cell as a number; NaN if it is none that a float32 can hold."""
     try:
-        return abs(float(text)) < 3e38
+        value = float(plain(text, decimal))
     except ValueError:
-        return False
+        return math.nan
+    return value if abs(value) < 3e38 and "_" not in text else math.nan
+
+
+def is_number(text: str, decimal: str = ".") -> bool:
+    return not math.isnan(number(text, decimal))
 
 
 def codes(column: dict[str, Any], texts: list[str]) -> list[float]:
     """Cells of a column as x holds them; NaN is a missing number, or a category that training has not seen."""
     if "categories" not in column:
-        return [float(text or "nan") for text in texts]
+        decimal, offset = column.get("decimal", "."), column.get("offset", 0.0)
+        return [number(text, decimal) - offset for text in texts]
     index = {name: float(place) for place, name in enumerate(column["categories"])}
     return [index.get(text, index.get("", torch.nan)) for text in texts]
 
@@ -139,10 +183,11 @@ def lines(path: Path, separator: str | None) -> Iterator[Any]:
         yield csv.reader(file, delimiter=mark, strict=True)
 
 
-def load(path: Path, separator: str | None, missing: list[str]) -> tuple[dict[str, list[str]], list[int]]:
-    """The cells of a CSV file by column, "" where missing, and the line of each row. Raises UserError for others."""
+def load(path: Path, separator: str | None, missing: list[str]) -> tuple[dict[str, list[str]], list[int], str]:
+    """The cells by column, "" where missing, the line of each row, the separator. Raises UserError for no CSV file."""
     try:
         with lines(path, separator) as reader:
+            separator = reader.dialect.delimiter
             rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if any(map(str.strip, row))]
     except (OSError, UnicodeDecodeError, TypeError, csv.Error) as error:  # TypeError: a separator of two characters
         raise UserError(f"{path.absolute()} cannot be read ({error}); see data.path and data.separator.") from error
@@ -155,4 +200,4 @@ def load(path: Path, separator: str | None, missing: list[str]) -> tuple[dict[st
         if len(row) != len(names):
             raise UserError(f"Line {line} of {path} has {len(row)} cells, but the header {len(names)}; mend it.")
     cells = {name: ["" if row[place] in missing else row[place] for _, row in rows] for place, name in enumerate(names)}
-    return cells, [line for line, _ in rows]
+    return cells, [line for line, _ in rows], separator

@@ -73,7 +73,7 @@ class RealSamples:
                 x = torch.stack([Tensors(x, x, transforms).transform(part, 0) for part in x])
             x, _ = self.datamodule.on_after_batch_transfer((x, None, torch.zeros(0)), 0)
         with torch.no_grad():
-            return (self.task.readout()(self.task(x)).float(),)
+            return (self.task.readout()(self.task(x).float()),)
 
     def cases(self) -> list[Case]:
         """Batches of 1, 2 and 7, and two further sizes of each other dimension that may have any."""

@@ -174,7 +174,8 @@ def entry(batch: np.ndarray, index: int, length: int | None, name: str, metadata
         return checked_sequence(x[:length].float(), name, metadata)
     if metadata.kind == "image":
         return resized(x[None], metadata.size)[0]
-    return x.float()
+    offsets = [column.get("offset", 0.0) for column in metadata.columns or []]
+    return (x.double() - torch.tensor(offsets, dtype=torch.float64)).float() if any(offsets) else x.float()
 
 
 def rows(name: str, file: Path, metadata: Metadata) -> Iterator[Sample]:
@@ -214,7 +215,8 @@ def row(
     for place, column in zip(places, columns, strict=True):
         text = cells[place].strip()
         text = "" if text in missing else text
-        if "categories" not in column and text and not is_number(text):
-            raise UserError(f"{where}: column {column['name']} must be a number; got '{text}'.")
+        if "categories" not in column and text and not is_number(text, column.get("decimal", ".")):
+            form = " with a decimal comma" if "decimal" in column else ""
+            raise UserError(f"{where}: column {column['name']} must be a number{form}; got '{text}'.")
         x += codes(column, [text])
     return torch.tensor(x)

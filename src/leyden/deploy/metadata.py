@@ -26,7 +26,7 @@ class Metadata:
     std: list[float] | None = None
     target: str | None = None  # the column of a table that is predicted
     target_std: list[float] | None = None
-    columns: list[dict[str, Any]] | None = None  # of a table, with categories or the value that fills gaps
+    columns: list[dict[str, Any]] | None = None  # of a table: categories, or fill and what is subtracted first, offset
     missing: list[str] = field(default_factory=lambda: [""])  # cells of a table without a value
     separator: str | None = None
     background: str = "white"  # behind transparent pixels

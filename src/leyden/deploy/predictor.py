@@ -98,23 +98,28 @@ class Predictor(LightningModule):
         self.graph, self.metadata, self.top_k, self.all_probs = graph, metadata, top_k, all_probs
 
     def predict_step(self, batch: dict[str, Any], batch_idx: int) -> list[dict[str, Any]]:
-        values = [] if batch["x"] is None else self.graph(*batch["x"]).tolist()
+        values, digits = [], 7
+        if batch["x"] is not None:
+            outputs = self.graph(*batch["x"])
+            values, digits = outputs.tolist(), 15 if outputs.dtype == torch.float64 else 7
         width, classes = int(next(iter(self.metadata.outputs.values()))[1]), self.metadata.classes
         empty = dict.fromkeys(cells([0.0] * width, classes, self.top_k, self.all_probs))
-        read, rows = (cells(outputs, classes, self.top_k, self.all_probs) for outputs in values), []
+        read, rows = (cells(outputs, classes, self.top_k, self.all_probs, digits) for outputs in values), []
         for name, error, target in zip(batch["names"], batch["errors"], batch["targets"], strict=True):
             row = {"name": name} | (empty if error else next(read))
             if target is not None:
-                row["target"] = classes[target] if classes else rounded(target)
+                row["target"] = classes[target] if classes else rounded(target, digits)
             rows.append(row | {"error": error})
         return rows
 
 
-def cells(outputs: list[float], classes: list[str] | None, top_k: int, all_probs: bool) -> dict[str, Any]:
+def cells(
+    outputs: list[float], classes: list[str] | None, top_k: int, all_probs: bool, digits: int = 7
+) -> dict[str, Any]:
     """Values as they are; of probabilities the best classes with theirs, and all of them if they are asked for."""
     if not classes:
         names = ["prediction"] if len(outputs) == 1 else [f"prediction_{n + 1}" for n in range(len(outputs))]
-        return {name: rounded(value) for name, value in zip(names, outputs, strict=True)}
+        return {name: rounded(value, digits) for name, value in zip(names, outputs, strict=True)}
     row: dict[str, Any] = {}
     for n, index in enumerate(sorted(range(len(classes)), key=lambda index: -outputs[index])[:top_k], 1):
         end = f"_{n}" if n > 1 else ""
@@ -214,5 +219,5 @@ class RowWriter(Callback):
 def as_array(values: Any) -> np.ndarray:
     if isinstance(values, Tensor):
         values = values.detach().cpu()
-        values = (values.float() if values.is_floating_point() else values).numpy()
+        values = (values.float() if values.dtype in (torch.float16, torch.bfloat16) else values).numpy()
     return np.asarray(values)

@@ -35,11 +35,13 @@ class Classification(Supervised):
 
     @staticmethod
     def check_facts(facts: Mapping[str, Any]) -> None:
-        """Raises UserError if the targets are numbers."""
+        """Raises UserError if the targets are numbers, or all of one class."""
         if "target_mean" in facts:
             raise UserError(
                 "task=classification does not fit: the targets of this data are numbers; type task=regression."
             )
+        if facts.get("outputs") == 1:
+            raise UserError("task=classification needs at least two classes; the data has one; check its target.")
 
     def readout(self) -> nn.Module:
         return nn.Softmax(1)

@@ -11,6 +11,8 @@ from torchmetrics.regression import MeanAbsoluteError, MeanSquaredError, R2Score
 from leyden import UserError
 from leyden.tasks.supervised import Supervised
 
+FAR = 1000  # standard deviations from zero
+
 
 class Regression(Supervised):
     """Learns targets of B or B x outputs. The model and the loss see them standardised, metrics in their own unit.
@@ -30,8 +32,10 @@ class Regression(Supervised):
         r2 = "r2" if len(target_mean) == 1 else "r2_uniform"
         metrics = MetricCollection({"mse": MeanSquaredError(), "mae": MeanAbsoluteError(), r2: R2()})
         super().__init__(metrics=metrics, **supervised)
-        self.register_buffer("target_mean", torch.tensor(target_mean, dtype=torch.float32))
-        self.register_buffer("target_std", torch.tensor(target_std, dtype=torch.float32))
+        far = any(abs(mean) > FAR * std for mean, std in zip(target_mean, target_std, strict=True))
+        dtype = torch.float64 if far else torch.float32  # a float32 would keep little of what differs
+        self.register_buffer("target_mean", torch.tensor(target_mean, dtype=dtype))
+        self.register_buffer("target_std", torch.tensor(target_std, dtype=dtype))
 
     @staticmethod
     def check_facts(facts: Mapping[str, Any]) -> None:
@@ -55,14 +59,14 @@ class Regression(Supervised):
             UserError: the model has not as many outputs as the data has targets; they would be broadcast.
         """
         x, y = batch
-        centred = y.reshape(len(y), -1) - self.target_mean
-        outputs = self(x).to(centred.dtype)
+        centred = (y.reshape(len(y), -1) - self.target_mean).float()
+        outputs, std = self(x).to(centred.dtype), self.target_std.to(centred.dtype)
         if outputs.shape != centred.shape:
             raise UserError(
                 f"model: its outputs for a batch are {list(outputs.shape)}, but the targets are {list(centred.shape)}; "
                 f"build it with num_classes={centred.shape[1]}."
             )
-        return self.loss(outputs, centred / self.target_std), outputs * self.target_std, centred
+        return self.loss(outputs, centred / std), outputs * std, centred
 
 
 class Rescale(nn.Module):

@@ -10,7 +10,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from leyden import UserError
-from leyden.command import launch
+from leyden.launch.command import launch
 
 log = logging.getLogger("leyden.benchmark")
 MEASURED = {  # of the trainer, in place of the run's: only epochs of training, which the stopwatch ends
@@ -32,7 +32,9 @@ def benchmark(cfg: DictConfig) -> float:
 
     With `op` it times an operator and its reference instead, and returns how many times faster the operator is.
     """
-    from leyden import build, process, ranks, record, runs, timing
+    from leyden.debug import timing
+    from leyden.launch import ranks
+    from leyden.run import build, process, record, runs
 
     if ranks.outside() or ranks.count(cfg.trainer) > 1:
         raise UserError("A benchmark measures one process; start it without torchrun, with trainer.devices=1.")
@@ -79,8 +81,8 @@ def operator(cfg: DictConfig) -> float:
     import torch
     from torch.utils.benchmark import Compare, Timer
 
-    from leyden import process, runs
     from leyden.ops import kernels
+    from leyden.run import process, runs
 
     homes = [f"{package}.ops.{cfg.op}" for package in (*cfg.own, "leyden")]
     home = next((name for name in homes if importlib.util.find_spec(name)), None)
@@ -109,7 +111,8 @@ def measure(cfg: DictConfig, datamodule: Any, plain: bool) -> Any:
 
     What the run writes goes into a folder that is deleted.
     """
-    from leyden import build, process, timing
+    from leyden.debug import timing
+    from leyden.run import build, process
 
     process.switches(cfg)  # the same weights each time
     with TemporaryDirectory(dir=cfg.run_dir) as folder, ExitStack() as after:

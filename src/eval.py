@@ -6,14 +6,14 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from leyden import UserError
-from leyden.command import launch
+from leyden.launch.command import launch
 
 log = logging.getLogger("leyden.eval")
 
 
 def evaluate(cfg: DictConfig) -> dict[str, float]:
     """The metrics of a run's checkpoint on one split, printed and stored."""
-    from leyden import build, process, record, runs, same_data
+    from leyden.run import build, process, record, runs, same_data
 
     with process.restored(), record.recording(cfg) as run:
         if cfg.split not in ("train", "val", "test"):

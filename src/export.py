@@ -8,15 +8,16 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from leyden import UserError
-from leyden.command import launch
+from leyden.launch.command import launch
 
 log = logging.getLogger("leyden.export")
 
 
 def export(cfg: DictConfig) -> str:
     """One file with raw input and meaning out; returns its path."""
-    from leyden import build, checkpoints, process, record, runs, same_data
     from leyden.deploy import examples, formats, metadata, output, verify
+    from leyden.resume import checkpoints
+    from leyden.run import build, process, record, runs, same_data
     from leyden.tasks.supervised import Supervised
 
     with process.restored(), record.recording(cfg):

@@ -8,15 +8,15 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from leyden import Failed, UserError
-from leyden.command import launch
+from leyden.launch.command import launch
 
 log = logging.getLogger("leyden.predict")
 
 
 def predict(cfg: DictConfig) -> int:
     """The rows of all inputs, in their order, in a file or on the screen; returns how many there are."""
-    from leyden import build, process, record
     from leyden.deploy import predictor
+    from leyden.run import build, process, record
 
     with process.restored(), record.recording(cfg):
         check(cfg)
@@ -62,10 +62,11 @@ def prepare(cfg: DictConfig) -> tuple[Any, Any]:
     from lightning.pytorch.utilities.model_helpers import is_overridden
     from torch.utils.data import DataLoader
 
-    from leyden import build, checkpoints, same_data
     from leyden.data.datamodule import DataModule, cores
     from leyden.data.samples import whole
     from leyden.deploy import graph, inputs, metadata, predictor
+    from leyden.resume import checkpoints
+    from leyden.run import build, same_data
     from leyden.tasks.supervised import Supervised
 
     task: Any = build.task(cfg)

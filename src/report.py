@@ -17,8 +17,10 @@ from typing import NoReturn
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from leyden import UserError, difference, formats, results, runs, tables
-from leyden.results import Run
+from leyden import UserError
+from leyden.report import difference, formats, results, tables
+from leyden.report.results import Run
+from leyden.run import runs
 
 FORMATS = ("csv", "json", "markdown", "latex")
 
@@ -72,7 +74,7 @@ def report(argv: list[str]) -> None:
     for line in remarks(found):
         print(line, file=sys.stderr if asked.form else sys.stdout)
     if asked.plot:
-        from leyden import picture
+        from leyden.report import picture
 
         picture.draw(made, Path(asked.plot))
         print(f"picture: {asked.plot}", file=sys.stderr if asked.form else sys.stdout)

@@ -8,14 +8,16 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from leyden import UserError
-from leyden.command import launch
+from leyden.launch.command import launch
 
 log = logging.getLogger("leyden.train")
 
 
 def train(cfg: DictConfig) -> float | None:
     """One run, from the config to its results; returns the best value of the objective."""
-    from leyden import build, checkpoints, failures, loggers, process, record, runs
+    from leyden.debug import failures
+    from leyden.resume import checkpoints
+    from leyden.run import build, loggers, process, record, runs
 
     directory = Path(cfg.run_dir)
     with process.restored(), record.recording(cfg) as run, ExitStack() as after:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_dir
 
-from leyden import overrides, runs  # noqa: F401  (overrides registers the resolvers)
+from leyden.launch import overrides  # noqa: F401  (overrides registers the resolvers)
+from leyden.run import runs
 
 SMALL = ["data=fake", "data.num_samples=120", "data.shape=[1,8,8]", "data.batch_size=16", "model=mlp"]
 
@@ -92,7 +93,7 @@ def typed(logs, script):
 @pytest.fixture
 def plant(monkeypatch):
     """Change the MLP when it is built."""
-    from leyden.models.mlp import MLP
+    from lab.models.mlp import MLP
 
     def fault(change):
         build = MLP.__init__

@@ -37,7 +37,7 @@ def child(arguments: list[str], log: Path) -> None:
     """The command line of a run, in a process that has imported everything already."""
     sys.path.insert(0, str(SRC))
     import train
-    from leyden.command import launch
+    from leyden.launch.command import launch
 
     assert Path(train.__file__).parent == SRC, f"{train.__file__} is another tree's"
     multiprocessing.set_start_method("fork", force=True)  # of loaders' workers, as in a process of its own
@@ -55,7 +55,7 @@ def server() -> multiprocessing.context.BaseContext:
     sys.path.insert(0, str(SRC))  # an installed copy may be of another tree
     os.environ["PYTHONPATH"] = os.pathsep.join([str(SRC), *filter(None, [os.environ.get("PYTHONPATH")])])
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["leyden.build", "train", "torchvision", "tensorboard"])
+    context.set_forkserver_preload(["leyden.run.build", "train", "torchvision", "tensorboard"])
     return context
 
 

@@ -9,9 +9,9 @@ import yaml
 TREE = {
     "name": None, "seed": 0, "objective": "val/acc", "facts": {"counts": [1, 2]}, "run_dir": None, "log_dir": "logs",
     "checkpoint": {"monitor": "${objective}", "mode": "${direction:${checkpoint.monitor}}"},
-    "model": {"_target_": "leyden.models.mlp.MLP", "hidden": [8, 8], "dropout": 0.1},
-    "data": {"_target_": "leyden.data.digits.Digits", "seed": "${seed}", "fold": None, "batch_size": 64},
-    "task": {"_target_": "leyden.tasks.classification.Classification", "model": "${model}", "compile": False},
+    "model": {"_target_": "lab.models.mlp.MLP", "hidden": [8, 8], "dropout": 0.1},
+    "data": {"_target_": "lab.data.digits.Digits", "seed": "${seed}", "fold": None, "batch_size": 64},
+    "task": {"_target_": "lab.tasks.classification.Classification", "model": "${model}", "compile": False},
     "optimizer": {"_target_": "torch.optim.AdamW", "lr": 0.001},
     "trainer": {"_target_": "lightning.Trainer", "max_epochs": 2, "strategy": "auto"},
 }  # fmt: skip

@@ -4,7 +4,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from leyden import runs
+from leyden.run import runs
 
 CONF = runs.PROJECT / "conf"
 OPTIONS = {

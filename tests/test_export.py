@@ -15,8 +15,8 @@ from PIL import Image
 from sklearn.datasets import load_digits, load_sample_images
 from torch import nn
 
-from leyden import runs
 from leyden.deploy import examples, formats, graph
+from leyden.run import runs
 from leyden.tasks.supervised import Supervised
 
 CNN = ["model=cnn", "model.channels=[8]", "data.batch_size=128"]

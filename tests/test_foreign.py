@@ -17,7 +17,10 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sequential
 
 from foreign.segmentation import Segmentation, Shapes
 from foreign.stream import Forecast, Swings
-from leyden import UserError, command, exact, overrides, runs, trust
+from leyden import UserError
+from leyden.launch import command, overrides
+from leyden.resume import exact
+from leyden.run import runs, trust
 
 CONF = Path(__file__).parent / "foreign" / "conf"
 OBJECTIVES = {"hdf5": "val/accuracy", "segmentation": "val/iou", "gan": "val/energy", "stream": "val/mse"}
@@ -79,7 +82,7 @@ def test_it_trains_and_evaluates(train, evaluate, name):
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_it_goes_on_exactly_or_says_why_not(train, configure, monkeypatch, name):
-    from leyden.callbacks.keeper import Keeper
+    from leyden.resume.keeper import Keeper
 
     whole = runs.read_json(train(name, "checkpoint.every_n_steps=2", folder="whole") / "metrics.json")
     before, calls = Keeper.on_train_batch_end, []
@@ -166,7 +169,7 @@ def test_an_objective_that_is_not_logged(train, sanity):
 
 
 def test_several_optimizer_steps_in_a_batch_do_not_outrun_a_save(train, monkeypatch):
-    from leyden.callbacks.keeper import Keeper
+    from leyden.resume.keeper import Keeper
 
     saved = []
     monkeypatch.setattr(Keeper, "save", lambda self, trainer, name: saved.append((name, trainer.global_step)))

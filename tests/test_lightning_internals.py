@@ -8,8 +8,9 @@ from lightning.fabric.utilities.data import _replace_dunder_methods
 from lightning.pytorch.trainer.states import RunningStage
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, WeightedRandomSampler
 
-from leyden import UserError, exact, lightning_internals
+from leyden import UserError, lightning_internals
 from leyden.lightning_internals import RankLoader, Share, joint
+from leyden.resume import exact
 
 DATA = range(101)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from leyden import runs
+from leyden.run import runs
 
 USUAL = 0.99  # test accuracy of the default run
 

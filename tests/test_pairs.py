@@ -9,7 +9,8 @@ import pytest
 from omegaconf import OmegaConf
 from PIL import Image
 
-from leyden import UserError, build, runs
+from leyden import UserError
+from leyden.run import build, runs
 from test_conf import CONF, OPTIONS
 
 TRAINED = {  # each model and each data set at least once

@@ -10,9 +10,10 @@ from omegaconf import OmegaConf
 from PIL import Image
 from sklearn.datasets import load_diabetes, load_digits
 
-from leyden import UserError, runs
+from leyden import UserError
 from leyden.deploy.inputs import of_path
 from leyden.deploy.metadata import Metadata
+from leyden.run import runs
 from test_export import CNN, MLP, RNN
 
 DIGITS = (load_digits().images * 255 / 16).round().astype("uint8")

@@ -9,7 +9,7 @@ import sys
 import pytest
 from PIL import Image
 
-from leyden import runs
+from leyden.run import runs
 
 TEXT = (runs.PROJECT / "README.md").read_text(encoding="utf-8")
 LINES = [line for block in re.findall(r"```bash\n(.*?)```", TEXT, re.S) for line in block.splitlines() if line.strip()]
@@ -38,7 +38,7 @@ def clone(tmp_path_factory):
 
 def test_the_examples_are_found():
     assert {path for path, _ in MADE} >= {
-        "src/leyden/models/linear.py", "conf/model/linear.yaml", "src/leyden/data/stripes.py", "conf/data/stripes.yaml",
+        "src/lab/models/linear.py", "conf/model/linear.yaml", "src/lab/data/stripes.py", "conf/data/stripes.yaml",
     }  # fmt: skip
 
 

@@ -8,7 +8,8 @@ import pytest
 from PIL import Image
 
 import report
-from leyden import UserError, runs
+from leyden import UserError
+from leyden.run import runs
 from synthetic import write
 
 

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 import stress_resume
-from leyden import runs
+from leyden.run import runs
 
 FAST = ["debug=fast", "threads=1"]
 

@@ -13,8 +13,10 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
-from leyden import UserError, parallel, search, sweeps
-from leyden.keys import direction
+from leyden import UserError
+from leyden.launch import parallel, sweeps
+from leyden.launch.keys import direction
+from leyden.search import search
 
 
 class Sweep(Sweeper):
@@ -114,7 +116,7 @@ class Optuna(Sweep):
         n_jobs: at a time
         direction: minimize or maximize; None: as the objective is compared
         params: ranges, key -> interval, choice or range as on the command line
-        study: the other arguments of leyden.search.Search
+        study: the other arguments of leyden.search.search.Search
     """
 
     def __init__(

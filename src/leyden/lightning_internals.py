@@ -21,7 +21,8 @@ from lightning.pytorch.utilities.seed import isolate_rng
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 
-from leyden import UserError, exact
+from leyden import UserError
+from leyden.resume import exact
 
 LOGGED_AS = ("fx", "name", "prog_bar", "logger", "on_step", "on_epoch", "enable_graph", "add_dataloader_idx",
              "dataloader_idx", "metric_attribute")  # fmt: skip

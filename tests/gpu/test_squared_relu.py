@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from lab.ops.squared_relu import SquaredReLU, squared_relu, squared_relu_backward, twin
 from leyden.ops import benchmark, kernels
-from leyden.ops.squared_relu import SquaredReLU, squared_relu, squared_relu_backward, twin
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
 

@@ -9,7 +9,9 @@ from omegaconf import OmegaConf, open_dict
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.profiler import ProfilerActivity, profile
 
-from leyden import UserError, build, checkpoints, runs
+from leyden import UserError
+from leyden.resume import checkpoints
+from leyden.run import build, runs
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
 GPU = ["trainer.accelerator=gpu", "trainer.num_sanity_val_steps=0"]
@@ -124,7 +126,7 @@ def test_the_memory_callback(train):
 
 
 def test_out_of_memory_leaves_a_snapshot_and_a_sentence(train, configure, monkeypatch):
-    from leyden.tasks.classification import Classification
+    from lab.tasks.classification import Classification
 
     def fill(self, batch, batch_idx):
         return torch.empty(2**50, dtype=torch.int8, device=self.device).float().mean()

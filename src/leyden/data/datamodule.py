@@ -12,10 +12,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torchvision.transforms import v2
 
-from leyden import UserError, exact, require
+from leyden import UserError, require
 from leyden.data import facts
 from leyden.data.augment import Augment, Transform
 from leyden.data.samples import Sequences, Tensors, to_float, whole
+from leyden.resume import exact
 
 SPLITS = ("train", "val", "test")
 FEW = 1000  # transformed samples that mean and std are measured on

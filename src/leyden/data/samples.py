@@ -9,7 +9,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 from torchvision.transforms import v2
 
-from leyden import exact
+from leyden.resume import exact
 
 
 def to_float(x: Tensor) -> Tensor:

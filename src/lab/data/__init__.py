@@ -1,0 +1,1 @@
+"""A file for each data set: `read(split)` gives x and y."""

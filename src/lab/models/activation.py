@@ -1,0 +1,26 @@
+"""The nonlinearity of a model by its name, and the initialisation that goes with it."""
+
+from torch import nn
+
+from lab.ops.squared_relu import SquaredReLU
+from leyden import UserError
+
+ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU, "squared_relu": SquaredReLU}
+
+
+def act(name: str) -> nn.Module:
+    """A new module of that name; UserError if there is none."""
+    if name not in ACTIVATIONS:
+        raise UserError(f"model.activation: there is no '{name}'; choose one of {', '.join(ACTIVATIONS)}.")
+    return ACTIVATIONS[name]()
+
+
+def kaiming_(module: nn.Module) -> None:
+    """Normal weights of variance 2 / fan-in, zero bias (He et al. 2015, arXiv:1502.01852); for `Module.apply`.
+
+    Under squared_relu no variance keeps the scale, which it squares at each layer: normalise before it.
+    """
+    if isinstance(module, (nn.Linear, nn.Conv2d)):
+        nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)

@@ -1,0 +1,48 @@
+"""The transformer block and the positions that sequences and pictures share."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lab.models.activation import act
+from leyden import UserError
+
+
+class Block(nn.Module):
+    """Self-attention and a dense layer, each normalised before and added after: B, T, W -> B, T, W.
+
+    Vaswani et al. 2017, arXiv:1706.03762; the order of Xiong et al. 2020, arXiv:2002.04745.
+    """
+
+    def __init__(self, width: int, heads: int, dropout: float, activation: str = "gelu"):
+        super().__init__()
+        if width % heads:
+            raise UserError(f"model: width={width} is not a multiple of heads={heads}; change one of them.")
+        self.heads, self.dropout = heads, dropout
+        self.norm = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Sequential(nn.Linear(width, width), nn.Dropout(dropout))
+        self.mlp = nn.Sequential(
+            nn.LayerNorm(width),
+            nn.Linear(width, 4 * width),
+            act(activation),
+            nn.Linear(4 * width, width),
+            nn.Dropout(dropout),
+        )
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """`mask` is bool, B, 1, 1, T: true for the steps that may be looked at."""
+        q, k, v = self.qkv(self.norm(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+        dropout = self.dropout if self.training else 0.0
+        seen = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
+        x = x + self.out(seen.transpose(1, 2).flatten(2))
+        return x + self.mlp(x)
+
+
+def sinusoids(steps: int, width: int, device: torch.device | None = None) -> Tensor:
+    """T, W of sines and cosines of the step, in periods from 2 pi to 20,000 pi steps (arXiv:1706.03762)."""
+    frequency = torch.exp(torch.arange((width + 1) // 2, device=device) * (-2 * math.log(1e4) / width))
+    angle = torch.arange(steps, device=device)[:, None] * frequency
+    return torch.cat([angle.sin(), angle.cos()], -1)[:, :width]

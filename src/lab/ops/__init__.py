@@ -1,0 +1,1 @@
+"""Operators of this project, in C++ and CUDA."""

@@ -1,0 +1,71 @@
+"""Learning-rate factors as pure functions of the optimizer step and the steps of the run.
+
+Each returns the share of the peak rate for optimizer step `step` (from 0) of `total`. The curve ends at step = total,
+one after the last step of the run, so that no step is taken at a rate of zero; later steps stay at that value. A factor
+that changes with `total` says so by its attribute `depends_on_total`: a run that is made longer then has another one.
+"""
+
+import math
+from collections.abc import Sequence
+
+from leyden import UserError
+
+
+def constant(step: int, total: float | None, warmup_steps: int = 0) -> float:
+    """Linear warm-up, then 1; `total` may be None or infinite."""
+    return _warmup(step, warmup_steps)
+
+
+def cosine(step: int, total: float | None, warmup_steps: int = 0, final: float = 0.0) -> float:
+    """Linear warm-up, then half a cosine from 1 to `final` (Loshchilov and Hutter 2017, arXiv:1608.03983)."""
+    end = _end(total, "cosine")
+    now = min(step, end)
+    if now < warmup_steps:
+        return _warmup(now, warmup_steps)
+    return _anneal(1.0, final, (now - warmup_steps) / max(1, end - warmup_steps))
+
+
+def onecycle(
+    step: int, total: float | None, warmup_steps: int | None = None, start: float = 0.04, final: float = 0.0001
+) -> float:
+    """Half a cosine up from `start` to 1, another down to `final` (Smith and Topin 2017, arXiv:1708.07120)."""
+    end = _end(total, "onecycle")
+    rise = round(0.3 * end) if warmup_steps is None else warmup_steps
+    now = min(step, end)
+    if now < rise:
+        return _anneal(start, 1.0, now / rise)
+    return _anneal(1.0, final, (now - rise) / max(1, end - rise))
+
+
+cosine.depends_on_total = onecycle.depends_on_total = True  # type: ignore[attr-defined]
+
+
+def step(
+    step: int, total: float | None, warmup_steps: int = 0, milestones: Sequence[float] = (0.5, 0.75), gamma: float = 0.1
+) -> float:
+    """Linear warm-up, then 1, times `gamma` after each milestone, a share of the run; UserError if one is above 1."""
+    end = _end(total, "step")
+    if max(milestones, default=0) > 1:
+        raise UserError(f"scheduler.milestones are shares of the run, 0 to 1, not epochs or steps: {list(milestones)}.")
+    now = min(step, end)
+    return _warmup(now, warmup_steps) * gamma ** sum(now >= share * end for share in milestones)
+
+
+def _warmup(step: float, warmup_steps: int) -> float:
+    """From 1 / (warmup_steps + 1) at step 0 to 1 at step warmup_steps."""
+    return min(1.0, (step + 1) / (warmup_steps + 1))
+
+
+def _anneal(first: float, last: float, share: float) -> float:
+    """Half a cosine from `first` at share 0 to `last` at share 1."""
+    return last + (first - last) * (1 + math.cos(math.pi * share)) / 2
+
+
+def _end(total: float | None, name: str) -> float:
+    """The steps of the run; UserError if it has no end."""
+    if total is None or math.isinf(total):
+        raise UserError(
+            f"scheduler={name} needs a run of known length: set trainer.max_epochs or trainer.max_steps, "
+            "or type scheduler=constant."
+        )
+    return max(1, total)

@@ -1,0 +1,1 @@
+"""What is learnt: classification, regression and their losses."""

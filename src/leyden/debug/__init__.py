@@ -1,0 +1,1 @@
+"""What to switch on when a run goes wrong."""

@@ -1,0 +1,255 @@
+"""A sweep: its directory, which of its jobs are left to do, how one job is tried, and what came of all."""
+
+import math
+import re
+import shlex
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+from omegaconf import DictConfig
+
+from leyden import Failed, UserError
+from leyden.launch import cluster, overrides, ranks, stored
+from leyden.report import results
+from leyden.run import runs
+
+DONE = ("finished", "pruned")
+POLICY = ("retry_failed", "max_failures", "stop_on_failure")  # what may be typed anew for a sweep that goes on
+ELSEWHERE = (*POLICY, "log_dir", "threads")  # what does not tell jobs from each other
+MULTIRUN = ("-m", "--multirun")
+LAUNCHER = (  # numbers and names that a launcher only hands on; its others may be commands
+    r"(n_jobs|dry_run|partition|account|nodes|(cpus|gpus|tasks)_per_\w+|mem_gb|timeout_min|array_parallelism)=[\w.-]*"
+)
+SHOWN = 20  # rows of the table at a sweep's end
+
+
+# the directory
+
+
+def find(asked: str, logs: Path) -> Path:
+    """The directory of a sweep: a path, a name in logs/sweep, or latest.
+
+    Raises:
+        UserError: there is no such sweep.
+    """
+    newest = sorted(logs.glob("sweep/*/"), reverse=True)
+    places = newest if asked == "latest" else [Path(asked).expanduser(), runs.in_project(asked), logs / "sweep" / asked]
+    for path in places:
+        if "keys" in runs.read_json(path / "sweep.json"):
+            return path.resolve()
+    if asked == "latest":
+        raise UserError(f"There is no sweep in {logs / 'sweep'}; python src/train.py -m <key>=<a>,<b> starts one.")
+    raise UserError(f"{asked} is no sweep: it has no sweep.json that can be read; try sweep=latest.")
+
+
+def go_on(line: overrides.Line, asked: str, logs: Path) -> Path:
+    """Put what a sweep was started with before what is typed now, which wins; returns the sweep's directory.
+
+    Raises:
+        UserError: the sweep cannot be found or read, or was started with what counts only where it is typed.
+    """
+    directory = find(asked, logs)
+    keys, flags = texts(directory, "keys"), texts(directory, "flags")
+    typed = {stored.name_of(key) for key in line.keys}
+    keys = [key for key in keys if stored.name_of(key) not in typed]
+    refused = [key for key in keys if not may_be_stored(key)]
+    if new_flags := [flag for flag in line.flags if flag not in MULTIRUN]:
+        flags = new_flags
+    elif not re.fullmatch(r"((-cn|--config-name) \w[\w-]*(\.yaml)?)?", " ".join(flags)):
+        refused.append(shlex.join(flags))
+    if refused:
+        raise UserError(
+            f"{directory / 'sweep.json'} has {' '.join(refused[0].split())}, which is not taken from a file, as "
+            "it may build or run anything; if you know it, type it again after sweep=."
+        )
+    line.keys = keys + line.keys
+    line.typed, line.multirun = list(line.keys), True
+    line.flags = ["--multirun", *flags]
+    line.config = (line.value("-cn", "--config-name") or line.config).removesuffix(".yaml")
+    print(f"going on with {runs.in_words(directory)}")
+    return directory
+
+
+def may_be_stored(override: str) -> bool:
+    """Whether an override out of a sweep.json, which may be another's, can make nothing run that is not in conf/."""
+    name, value = stored.name_of(override), override.partition("=")[2]
+    if name.startswith("hydra.sweeper.params."):  # a key and its ranges
+        return may_be_stored(override.partition(".params.")[2])
+    if name in ("hydra.sweeper.sampler._target_", "hydra.sweeper.pruner._target_"):
+        return bool(re.fullmatch(r"optuna\.(samplers|pruners)\.\w+", value))
+    plain = re.fullmatch(r"\w[\w-]*([./][\w-]+)*", name)  # no flag, no package, no folder above
+    if not plain or "_target_" in override or name.split(".")[0] in stored.PACKAGES:
+        return False
+    if name.startswith("hydra.launcher."):
+        return bool(re.fullmatch(LAUNCHER, override.partition(".launcher.")[2]))
+    if name.startswith("hydra.sweeper."):
+        return "{" not in value  # no dict, and nothing that stands elsewhere
+    if name.startswith("hydra") and name not in ("hydra/sweeper", "hydra/launcher"):
+        return False
+    return not (runs.CONF / name).is_dir() or not re.search(r"\.\.|\$", value)  # an option is one of conf/
+
+
+@contextmanager
+def kept(directory: Path, line: overrides.Line) -> Iterator[None]:
+    """Note what a sweep is started with, or goes on with, unless that is refused."""
+    file, lock = directory / "sweep.json", FileLock(directory / ".lock")
+    lasting = [key for key in line.typed if stored.name_of(key) not in POLICY]
+    flags = [flag for flag in line.flags if flag not in MULTIRUN]
+    with lock:
+        before = runs.read_json(file)
+        new = {"id": directory.name, "started": runs.now()} | before | {"keys": lasting, "flags": flags}
+        runs.write_json(file, new)
+    try:
+        yield
+    except UserError as error:
+        if before and not isinstance(error, Failed):
+            with lock:
+                again = {"keys": before["keys"], "flags": before.get("flags", [])}
+                runs.write_json(file, runs.read_json(file) | again)
+        raise
+
+
+def texts(directory: Path, name: str) -> list[Any]:
+    """A list of a sweep.json: of overrides, of flags, or of jobs, which are lists of overrides.
+
+    Raises:
+        UserError: it is none.
+    """
+    found = runs.read_json(directory / "sweep.json").get(name, [])
+    if not isinstance(found, list) or not all(isinstance(each, list if name == "jobs" else str) for each in found):
+        raise UserError(f"{directory / 'sweep.json'} cannot be read; start a new sweep.")
+    return found
+
+
+def numbered(directory: Path, jobs: list[list[str]]) -> list[int]:
+    """The number of each job: that of an earlier start if it is the same, else a new one."""
+    with FileLock(directory / ".lock"):
+        known = texts(directory, "jobs")
+        numbers = {frozenset(map(str, job)): number for number, job in enumerate(known)}
+        for job in map(own, jobs):
+            if numbers.setdefault(frozenset(job), len(numbers)) == len(known):
+                known.append(job)
+        runs.write_json(directory / "sweep.json", runs.read_json(directory / "sweep.json") | {"jobs": known})
+        return [numbers[frozenset(own(job))] for job in jobs]
+
+
+def own(job: list[str]) -> list[str]:
+    """The overrides of a job that say what it is."""
+    return [key for key in job if stored.name_of(key) not in ELSEWHERE and not key.startswith("hydra.")]
+
+
+# one job
+
+
+def attempt(directory: Path, cfg: DictConfig, carry_out: Callable[[DictConfig, bool], Any]) -> Any:
+    """Try a job of a sweep unless it is done, being run, or failed before; returns its objective, None without one.
+
+    It goes on where it was stopped, by its own config. `carry_out` gets True for a job that ended with the process it
+    was in: in a process of its own it cannot take the sweep with it again.
+    """
+    record: dict[str, Any] = {}
+    try:
+        with runs.claim(directory):
+            record = runs.read_json(directory / "run.json")  # as it is now that nobody else has it
+            status = record.get("status")
+            if status in DONE or (status == "failed" and not cfg.get("retry_failed")):
+                again = "" if status in DONE else "; retry_failed=true tries it again"
+                return leave(f"job {directory.name} is {status}{again}", objective(directory))
+            value = carry_out(going_on(cfg, directory) if status else cfg, status == "running")
+            if value is None and (metric := nan(directory, cfg)):
+                raise Failed(f"{metric} is not a number.")
+            return value
+    except runs.Busy as busy:
+        return leave(f"job {directory.name} is not started: {busy}", None)
+    except Exception as error:  # this job's alone
+        what = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        if isinstance(error, UserError) and record and runs.read_json(directory / "run.json") == record:
+            print(f"job {directory.name} did not go on: {what}", flush=True)  # refused, and as it was
+        else:
+            fail(directory, what)
+        if cfg.get("stop_on_failure"):
+            raise SystemExit(1) from error
+        return None
+
+
+def fail(directory: Path, what: str) -> None:
+    """Note why a job failed, in run.json and in its train.log, where the run itself could not."""
+    first = (what.splitlines() or ["without a word"])[0]
+    print(f"job {directory.name} failed: {first}", flush=True)
+    if runs.read_json(directory / "run.json").get("status") != "failed":
+        runs.update(directory, status="failed", reason=what, ended=runs.now())
+    log_file = directory / "train.log"
+    if not log_file.is_file() or first not in log_file.read_text("utf-8", "replace"):
+        with log_file.open("a", encoding="utf-8") as file:
+            file.write(f"{runs.now()} failed: {first}\n")
+
+
+def leave(sentence: str, value: Any) -> Any:
+    print(sentence, flush=True)
+    if ranks.outside():
+        cluster.share("0")
+    return value
+
+
+def going_on(cfg: DictConfig, directory: Path) -> DictConfig:
+    """The config of a job that was stopped: its own, not what conf/ says now."""
+    if not (directory / "config.yaml").is_file():
+        return cfg
+    tree = runs.stored(directory)
+    tree.update({"own": [], "trusted": stored.packages(cfg)})
+    tree.update({name: cfg[name] for name in ("log_dir", "exact") if name in cfg})
+    stored.point(tree, directory, str(directory))
+    return tree
+
+
+def objective(directory: Path) -> float | None:
+    """The best value of a run's objective."""
+    return results.number(results.part(runs.read_json(directory / "metrics.json"), "best").get("objective"))
+
+
+def nan(directory: Path, cfg: DictConfig) -> str | None:
+    """The objective's name, if its last value was none."""
+    name = str(cfg.get("objective"))
+    value = results.part(runs.read_json(directory / "metrics.json"), name.partition("/")[0]).get(name)
+    return name if isinstance(value, float) and math.isnan(value) else None
+
+
+# what came of it
+
+
+def conclude(directory: Path, allowed: int) -> None:
+    """Print the table of a sweep, best first, and how its jobs ended.
+
+    Raises:
+        Failed: more jobs failed, or were never done, than allowed.
+    """
+    from leyden.report import formats, tables  # and with them pandas, which a single run does not need
+
+    if not any(directory.glob("*/run.json")):
+        return
+    found = [run for run in results.collect([directory]) if not retried_successfully(run)]
+    for table in tables.tables([run for run in found if run.config]):
+        more = len(table.results) - SHOWN
+        table.settings, table.results = table.settings[:SHOWN], table.results[:SHOWN]
+        print(formats.text(table, None, True) + (f"... and {more} rows more" if more > 0 else ""))
+    counts, where = Counter(run.status for run in found), shlex.quote(str(runs.in_words(directory)))
+    print(f"{many(len(found))}: {', '.join(f'{n} {status}' for status, n in counts.most_common())}")
+    print(f"table and picture: python src/report.py {where} --plot report.png", flush=True)
+    failed = [run.path.name for run in found if run.status not in (*DONE, "running")]
+    if len(failed) > allowed:
+        again = f"python src/train.py sweep={where} retry_failed=true"
+        raise Failed(f"{many(len(failed))} failed: {', '.join(failed)}; see train.log of each. Try again: {again}")
+
+
+def retried_successfully(run: results.Run) -> bool:
+    """Whether a failed trial was tried again under another number, and was done then."""
+    again = run.path.parent / str(run.record.get("again"))
+    return run.status == "failed" and runs.read_json(again / "run.json").get("status") in DONE
+
+
+def many(count: int) -> str:
+    return f"{count} job{'s' * (count != 1)}"

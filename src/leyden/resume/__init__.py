@@ -1,0 +1,1 @@
+"""How a run is saved, and how it goes on to the same bits."""

@@ -1,0 +1,1 @@
+"""A run: its directory, its record, and the objects that its config describes."""

@@ -1,0 +1,103 @@
+"""A study of Optuna: where it is kept, how its parts are made, and what a job asks it."""
+
+import inspect
+import os
+import re
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hydra.utils import instantiate
+
+from leyden import UserError
+from leyden.run import runs
+
+
+def optuna() -> Any:
+    """The package, without its chatter.
+
+    Raises:
+        UserError: it is not installed.
+    """
+    try:
+        import optuna
+    except ModuleNotFoundError as error:
+        raise UserError("search=optuna needs Optuna: type pip install -e '.[search]'.") from error
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+    return optuna
+
+
+def build(node: Any, **keywords: Any) -> Any:
+    """A sampler or pruner from its node, with those keywords that it takes.
+
+    Raises:
+        UserError: there is none of this name, or it takes other arguments.
+    """
+    if not isinstance(node, dict) or "_target_" not in node:
+        raise UserError(f"A sampler and a pruner need a _target_, not {node}; leave it out for the usual one.")
+    try:
+        made = instantiate(node, _partial_=True, _convert_="all")
+        takes = inspect.signature(made.func).parameters
+        return made(**{name: value for name, value in keywords.items() if name in takes})
+    except Exception as error:  # of Hydra, of Optuna, of the packages that it needs
+        what = " ".join(str(error.__cause__ or error).split()).rstrip(".")
+        raise UserError(f"{node.get('_target_')} cannot be built: {what}.") from error
+
+
+def store(directory: Path, url: str | None) -> Any:
+    """Optuna's storage: a journal in the directory, or a database.
+
+    Raises:
+        UserError: it cannot be read or reached.
+    """
+    storages, journal = optuna().storages, directory / "study.log"
+    try:
+        if url:
+            return storages.RDBStorage(url)
+        return storages.JournalStorage(storages.journal.JournalFileBackend(str(journal)))
+    except Exception as error:  # of JSON, of SQLAlchemy, of each driver
+        what = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        without_password = re.sub(r"(//[^:/@]*:)[^@]*@", r"\1***@", url or "")
+        shown = f"hydra.sweeper.storage={without_password}" if url else journal
+        raise UserError(f"{shown} cannot be used: {what}; name another storage, or start a new search.") from error
+
+
+def repair_journal(file: Path) -> None:
+    """Cut off the last line where a process was killed, or the disk was full, while it was written."""
+    content = file.read_bytes() if file.is_file() else b""
+    if content and not content.endswith(b"\n"):
+        time.sleep(1)
+        if file.stat().st_size == len(content):  # no other process is writing it
+            os.truncate(file, content.rfind(b"\n") + 1)
+
+
+def live(study: Any, storage: Any, number: int) -> Any:
+    """A trial that can be reported to."""
+    study_id = storage.get_study_id_from_name(study.study_name)
+    return optuna().trial.Trial(study, storage.get_trial_id_from_study_id_trial_number(study_id, number))
+
+
+def judge(directory: Path, checked: Callable[[Any], Any]) -> Callable[[float, int], bool] | None:
+    """What a job of a search asks it: (objective, epochs) -> whether the run is hopeless; None for any other run.
+
+    `checked` is asked for the pruner, which is read from a file.
+    """
+    said = runs.read_json(directory.parent / "study.json")
+    if not said or not directory.name.isdecimal():
+        return None
+    number, storage = int(directory.name), store(directory.parent, said["storage"])
+    study = optuna().load_study(study_name=said["name"], storage=storage, pruner=build(checked(said["pruner"])))
+
+    def hopeless(value: float, epochs: int) -> bool:
+        known = study.get_trials(deepcopy=False)[number]
+        if known.state.is_finished():  # a run that somebody repeats by hand
+            return False
+        trial = live(study, storage, number)
+        if epochs not in known.intermediate_values:
+            trial.report(value, epochs)
+        return bool(trial.should_prune())
+
+    return hopeless

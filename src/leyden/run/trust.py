@@ -1,0 +1,132 @@
+"""What a config may build: of a run, what a run is made of; of conf/ and the command line, what can be built again."""
+
+import logging
+import sys
+from collections.abc import Iterator
+from functools import reduce
+from types import FunctionType, MethodType
+from typing import Any
+
+import torchmetrics
+import torchvision.models
+from hydra.utils import get_object
+from lightning import LightningDataModule, Trainer
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers import Logger
+from lightning.pytorch.profilers import Profiler
+from lightning.pytorch.strategies import Strategy
+from omegaconf import DictConfig, OmegaConf
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader, Dataset, Sampler
+from torchvision import transforms
+from torchvision.transforms import v2
+
+from leyden import UserError
+from leyden.data.augment import Transform
+from leyden.launch import stored
+from leyden.launch.readers import literal
+
+logging.getLogger("hydra.utils").setLevel(logging.CRITICAL)  # what it says of a missing target our sentence says, too
+LIBRARIES = ("leyden", "torch", "torchvision", "lightning", "torchmetrics", "optuna")
+CLOSED = (  # modules that read pickles, run code that they are given, or start processes
+    "leyden.deploy", "torchvision.datasets", "torch.fx", "torch.jit", "torch.onnx", "torch.distributed",
+    "torch.utils.data.datapipes",
+)  # fmt: skip
+KINDS = (
+    nn.Module, Optimizer, LRScheduler, LightningDataModule, Dataset, Sampler, DataLoader, Callback, Logger, Profiler,
+    Strategy, Trainer, torchmetrics.Metric, v2.Transform, Transform, transforms.Compose, transforms.ToTensor,
+)  # fmt: skip
+
+
+def checked(cfg: DictConfig, node: Any) -> Any:
+    """A node of the config as plain containers, resolved once, in which texts are texts: fit to be instantiated.
+
+    Raises:
+        UserError: the node names something that may not be built.
+    """
+    tree: Any = OmegaConf.to_container(cfg, resolve=False)
+    tree.pop("facts", None)  # what the data says
+    known = {str(part.get("_target_")) for part in parts(tree)}
+    own, new = [*(cfg.get("own") or ()), *(cfg.get("trusted") or ())], not stored.is_stored(cfg)
+    plain = OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
+    for part in parts(plain):
+        if (part.get("_recursive_") is False or part.get("_convert_", "all") != "all") and "${" in str(part):
+            raise UserError(
+                f"A part with _recursive_ or _convert_ must hold no text with '${{'; got {part}; rename that."
+            )
+        if "_target_" not in part:
+            continue
+        target = str(part["_target_"])
+        if "${" in target or (target not in known and OmegaConf.is_config(node)):
+            raise UserError(f"_target_ must be the name itself of a class or function; got {target}, from elsewhere.")
+        if target != "???":
+            check(target, own + [target.split(".")[0]] * new, new)  # conf/ may build from any package
+    return literal(literal(plain))  # Hydra resolves it in place, and once more as it reads it
+
+
+def parts(node: Any) -> Iterator[dict[str, Any]]:
+    """Each dict in plain containers, however deep."""
+    if isinstance(node, dict):
+        yield node
+        node = list(node.values())
+    for child in node if isinstance(node, list) else ():
+        yield from parts(child)
+
+
+def check(target: str, own: list[str], new: bool) -> None:
+    """Look a target up, in the libraries and the user's own packages only.
+
+    Raises:
+        UserError: it may not be built, or, if the config is not new, it is not there.
+    """
+    what = "The config" if new else "The stored config"
+    if not inside(target, (*LIBRARIES, *own)):
+        advice = f"if it is of a package of yours, type 'trusted=[{target.split('.')[0]}]'"
+        raise UserError(f"{what} wants to build {target}, which is not trusted; {advice}.")
+    try:
+        found = get_object(target)
+    except Exception as error:  # whatever the import raises: the target is not there
+        if new:
+            return  # Hydra says it, with the key
+        cause = " ".join(str(error).split())
+        raise UserError(f"{what} wants {target}, which is missing ({cause}); set PYTHONPATH.") from error
+    code = found.__func__ if isinstance(found, MethodType) and isinstance(found.__self__, type) else found
+    home, name = str(getattr(code, "__module__", "")), str(getattr(code, "__qualname__", ""))
+    if home.split(".")[0] in LIBRARIES:
+        allowed = shipped(found, home, name, target)
+    else:
+        function = isinstance(found, FunctionType) and "." not in name
+        allowed = (
+            inside(home, own) and home != "builtins" and (isinstance(found, type) or function or code is not found)
+        )
+    if not (allowed and defined(code, home, name)):
+        raise UserError(
+            f"{what} must name a public class that a run is made of, of leyden, torch, torchvision, lightning or "
+            f"torchmetrics, or what a package of yours defines; got {target}; write a function there that calls it."
+        )
+
+
+def defined(code: Any, home: str, name: str) -> bool:
+    """Whether the object is what its own module calls by its name, so that it is not only imported or inherited."""
+    try:
+        again = reduce(getattr, name.split("."), sys.modules[home])
+    except (KeyError, AttributeError):
+        return False
+    return code is getattr(again, "__func__", again)
+
+
+def shipped(found: Any, home: str, name: str, target: str) -> bool:
+    """Whether this is a part of a run out of the libraries that the template is made of."""
+    if any(word.startswith("_") for word in target.split(".")) or inside(home, CLOSED):
+        return False
+    if isinstance(found, type):
+        search = home.startswith("optuna.") and {"BasePruner", "BaseSampler"} & {base.__name__ for base in found.mro()}
+        return issubclass(found, KINDS) or bool(search)
+    builders = (torchvision.models.get_model_builder(model) for model in torchvision.models.list_models())
+    return any(found is builder for builder in builders)
+
+
+def inside(name: str, packages: tuple[str, ...] | list[str]) -> bool:
+    return any(f"{name}.".startswith(f"{package}.") for package in packages)

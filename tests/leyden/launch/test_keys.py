@@ -1,0 +1,109 @@
+"""What a key of a tree takes: its name, its sign, its value."""
+
+import sys
+
+import pytest
+
+from leyden.launch.keys import Typed, arguments, direction, flatten, nearest, wrong, wrong_value
+
+SOURCE = {
+    "leaf": "class Leaf:\n    def __init__(self, width, veins=3, *, colour='green'): ...\nclass Needle(Leaf): ...\n"
+    "class Any:\n    def __init__(self, **options): ...\n",
+    "stem": "from plant.leaf import Leaf\nclass Stem(Leaf):\n    def __init__(self, height, **leaf): ...\n"
+    "def grow(step, total, rate=1.0): ...\nraise RuntimeError('imported')\n",
+}
+
+
+@pytest.fixture
+def plant(tmp_path, monkeypatch):
+    """A package whose constructors can be read, but not imported."""
+    (tmp_path / "plant").mkdir()
+    for name, text in SOURCE.items():
+        (tmp_path / "plant" / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    arguments.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("target", "names"),
+    [
+        ("plant.leaf.Leaf", {"width", "veins", "colour"}),
+        ("plant.leaf.Needle", {"width", "veins", "colour"}),
+        ("plant.stem.Stem", {"height", "width", "veins", "colour"}),
+        ("plant.stem.grow", {"step", "total", "rate"}),
+        ("plant.leaf.Any", None),
+        ("plant.leaf.NoSuch", None),
+        ("plant.Leaf", None),  # no plain file
+        ("nosuch.Thing", None),
+        ("Thing", None),
+    ],
+)
+def test_arguments_are_read_from_the_source(plant, target, names):
+    assert arguments(target) == names
+    assert "plant" not in sys.modules
+
+
+def test_an_argument_that_is_not_in_the_yaml_takes_a_plus(plant):
+    flat = flatten(
+        {"part": {"_target_": "plant.leaf.Leaf", "width": 2, "options": {"shape": "round"}}, "plain": {"x": 1}}
+    )
+    ask = {text: wrong(Typed(text, sign, key, 1), flat, []) for text, sign, key in (
+        ("+part.veins=1", "+", "part.veins"), ("part.veins=1", "", "part.veins"), ("+part.vains=1", "+", "part.vains"),
+        ("+part.options.edge=1", "+", "part.options.edge"), ("+plain.y=1", "+", "plain.y"), ("+new=1", "+", "new"),
+    )}  # fmt: skip
+    assert ask["+part.veins=1"] == ask["+part.options.edge=1"] == ""
+    assert "type +part.veins=1" in ask["part.veins=1"] and "did you mean part.veins?" in ask["+part.vains=1"]
+    assert "there is no key plain.y" in ask["+plain.y=1"] and "there is no key new" in ask["+new=1"]
+
+
+def test_where_the_source_does_not_tell_plus_is_believed():
+    flat = flatten({"part": {"_target_": "nosuch.Thing", "width": 2}})
+    assert wrong(Typed("+part.more=1", "+", "part.more", 1), flat, []) == ""
+    assert "type +part.more=1" in wrong(Typed("part.more=1", "", "part.more", 1), flat, [])
+
+
+@pytest.mark.parametrize(
+    ("key", "usual", "value"),
+    [("a.limit_val_batches", 1, 1.0), ("a.limit_val_batches", 1.0, 5), ("a.lr", 0.1, 1), ("a.x", None, [1]),
+     ("a.x", "a", 3), ("a.x", "${b}", [1]), ("a.x", 1, "${b}"), ("a.x", 1, None), ("a.fused", True, "auto"),
+     ("a.devices", 1, "0,1"), ("a.dropout", [0.1], [2.0]), ("a.seed", "${seed}", 0), ("name", None, "exp-1.b")],
+)  # fmt: skip
+def test_values_that_fit(key, usual, value):
+    assert wrong_value(key, usual, value) == ""
+
+
+@pytest.mark.parametrize(
+    ("key", "usual", "value", "words"),
+    [("a.x", 1, 1.5, "whole number"), ("a.x", 1, True, "whole number"), ("a.x", 1.0, "b", "a number, such as 1.0"),
+     ("a.x", True, 1, "true or false"), ("a.x", "b", [1], "a text"), ("a.x", {"y": 1}, 2, "keys"),
+     ("a.x", [1], 2, "a list"), ("a.num_workers", "auto", "many", "whole number"),
+     ("a.seed", "${seed}", -1, "between 0 and 4294967295"), ("a.lr", 0.1, float("nan"), "at least 0"),
+     ("a.dropout", None, 1.5, "between 0 and 1"),
+     *(("name", None, name, "type name=") for name in ("a b", "a=b", "a:b", "a,b", "a/b", ".a", ""))],
+)  # fmt: skip
+def test_values_that_do_not(key, usual, value, words):
+    assert words in wrong_value(key, usual, value)
+
+
+def test_the_nearest_key_is_a_whole_or_a_last_part():
+    known = ["trainer", "trainer.max_epochs", "trainer.min_epochs", "optimizer", "optimizer.lr"]
+    for key, near in (
+        ("epochs", known[1]),
+        ("lr", known[4]),
+        ("optim.lr", known[4]),
+        ("trainre.x", "trainer"),
+        ("foo", ""),
+    ):
+        assert nearest(key, known) == near
+
+
+@pytest.mark.parametrize(
+    ("way", "names"),
+    [
+        ("min", "val/loss val/loss_focal val/dice_loss test/mse RMSE val/top1_error MeanSquaredError perplexity"),
+        ("max", "val/acc val/acc5 loss/acc val/f1_macro MulticlassAccuracy val/BinaryF1Score R2Score AUROC val/iou"),
+        (None, "val/energy val/score glossy val/found val/acc_gap val/mse_acc val/loss_decrease val/accumulated"),
+    ],
+)
+def test_only_a_name_that_is_certain_says_which_is_better(way, names):
+    assert {name: direction(name) for name in names.split()} == dict.fromkeys(names.split(), way)

@@ -1,0 +1,254 @@
+"""The command line's mistakes are found before torch is imported, all at once, each with what to type instead."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import DictConfig, OmegaConf
+
+from leyden import UserError
+from leyden.launch import overrides
+from leyden.launch.keys import flatten
+from leyden.run import runs
+
+CONF = runs.PROJECT / "conf"
+
+
+def check(*argv: str, config: str = "train", conf: Path = CONF, stored: DictConfig | None = None) -> DictConfig:
+    return overrides.check(overrides.split(list(argv), config), conf, stored)
+
+
+def mistakes(*argv: str, **more) -> list[str]:
+    with pytest.raises(UserError) as caught:
+        check(*argv, **more)
+    return str(caught.value).splitlines()
+
+
+def write(folder: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+@pytest.fixture
+def project(tmp_path) -> Path:
+    """A conf folder of its own."""
+    main = "defaults:\n  - _self_\n  - part: leaf\nsize: 1\nfacts: null\n"
+    return write(tmp_path / "conf", {"main.yaml": main, "part/leaf.yaml": "width: 2\n"})
+
+
+def test_split_sorts_overrides_from_flags():
+    line = overrides.split(["a=1", "-cn", "other.yaml", "--cfg=job", "-m", "~b", "-cd", "x y", "+c=2"], "train")
+    assert line.keys == ["a=1", "~b", "+c=2"]
+    assert line.flags == ["-cn", "other.yaml", "--cfg", "job", "-m", "-cd", "x y"]
+    assert (line.config, line.multirun) == ("other", True)
+
+
+def test_multirun_is_seen_in_every_spelling():
+    for argv, multirun in (([], False), (["-m"], True), (["--multirun"], True), (["hydra.mode=MULTIRUN"], True)):
+        assert overrides.split(argv, "train").multirun is multirun
+
+
+def test_take_removes_plain_overrides_and_keeps_what_was_typed():
+    line = overrides.split(["run='a b'", "+run=c", "seed=1", "resume=007", "run.x=1"], "train")
+    assert overrides.take(line, "run", "resume", "absent") == {"run": "a b", "resume": "007"}
+    assert line.keys == ["+run=c", "seed=1", "run.x=1"]
+
+
+MISTAKES = [
+    ("optimzer.lr=1", "did you mean optimizer.lr?"),
+    ("model=cn", "did you mean cnn?"),
+    ("+trainer.max_epoch=3", "did you mean trainer.max_epochs?"),
+    ("++trainre.x=1", "did you mean trainer?"),
+    ("+experiment=nosuch", "no option nosuch in group experiment"),
+    ("trainer.max_epochs=abc", "a whole number"),
+    ("data.batch_size=-3", "at least 1"),
+    ("lr=1e-3", "did you mean optimizer.lr?"),
+    ("epochs=3", "did you mean trainer.max_epochs?"),
+    ("data.batchsize=3", "did you mean data.batch_size?"),
+    ("optimizer.lr=", "nothing follows"),
+    ("model", "type key=value"),
+    ("note=a#b", "inside and out"),
+    ("optimizer.betas=0.8,0.9", "'optimizer.betas=[0.8,0.9]'"),
+    ("model=cnn,mlp", "-m"),
+    ("model=[cnn,mlp]", "-m model=cnn,mlp"),
+    ("hydra/launcher=nosuch", "basic"),
+    ("callbacks=null", "type callbacks=[]"),
+    ("logger=[tensorboard,cvs]", "did you mean csv?"),
+    ("data=_loader", "no option _loader"),
+    ("task/loss=mean", "no option mean in group task/loss"),
+    ("+model=mlp", "type model=mlp"),
+    ("++model=mlp", "type model=mlp"),
+    ("facts.outputs=3", "type +facts.outputs=3"),
+    ("--lr", "there is no such flag"),
+]
+
+
+def test_all_mistakes_at_once_in_a_line_each():
+    lines = mistakes(*(typed for typed, _ in MISTAKES), "~nosuch.key")
+    assert len(lines) == len(MISTAKES) + 1
+    for typed, words in MISTAKES:
+        assert [words in line for line in lines if line.startswith(f"{typed}: ")] == [True], typed
+
+
+ALONE = [
+    ("~nosuch.key", "nosuch.key"),  # from here on Hydra finds it
+    ("+trainer.max_epochs=3", "already"),
+    ("hydra.sweap.dir=a", "hydra.sweap.dir"),
+    ("checkpoint={monitr: val/loss}", "checkpoint"),
+    ("--resolve", "only with the data"),
+    ("-cn", "its value is missing"),
+    ("--config-name=nosuch", "nosuch"),
+    ("--config-dir=/nosuch", "/nosuch"),
+]
+
+
+@pytest.mark.parametrize(("typed", "words"), ALONE)
+def test_a_mistake_is_one_sentence(typed, words):
+    (line,) = mistakes(typed)
+    assert words in line
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["task/loss=focal", "task.loss.gamma=1"],
+        ["logger=[tensorboard,csv]", "callbacks=[early_stopping]", "callbacks.early_stopping.patience=3"],
+        ["logger=[]", "callbacks=[]", "~profiler", "~optimizer.betas"],
+        ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "hydra.sweep.dir=/x", "+hydra.job.env_set.A=b"],
+        ["optimizer.lr=null", "seed=null", "trainer.max_time='00:12:00:00'"],
+        ["seed=${oc.env:X}", "data.batch_size=${seed}"],
+        ["trainer=ddp", "trainer.devices=auto", "trainer.max_epochs=-1"],
+        ["trainer.devices=[0,1]", "trainer.deterministic=warn", "trainer.precision=16", "data.num_workers=auto"],
+        ["debug=fast", "trainer.limit_test_batches=1.0", "trainer.val_check_interval=10"],
+        ["+trainer.min_epochs=3", "++trainer.max_epochs=3", "optimizer.betas=[0.8,1]", "optimizer.betas.0=0.7"],
+        ["+facts.outputs=3"],
+        ["facts={outputs: 3}", "checkpoint={monitor: val/loss}"],
+        ["name=exp-1.b", "tags=[a,b]", "note='a (b) #c'", "log_dir='/a b'"],
+        ["+optimizer.amsgrad=true", "+model._convert_=all", "+logger.mine={_target_: a.B}"],
+        ["-m", "model=cnn,mlp", "optimizer.lr=1e-3,1e-2", "seed=range(3)", "logger=[csv],[tensorboard]"],
+        ["-m", "optimizer.lr=interval(1e-4,1e-1)", "trainer.max_epochs=interval(1,10)", "scheduler=glob(*)"],
+        ["--cfg", "job", "-p", "model"],
+    ],
+    ids=" ".join,
+)
+def test_what_is_right_passes(argv):
+    check(*argv)
+
+
+@pytest.mark.parametrize("config", ["train", "benchmark"])
+def test_every_number_of_the_tree_may_be_typed_again(config):
+    flat = flatten(OmegaConf.to_container(check(config=config), resolve=False))
+    typed = [f"{key}={value}" for key, value in flat.items() if type(value) in (int, float, bool)]
+    assert len(typed) > 30
+    check(*typed, config=config)
+
+
+@pytest.mark.slow
+def test_every_option_of_every_group_passes():
+    offer: dict[str, list[str]] = {}
+    for file in CONF.glob("*/**/[!_]*.yaml"):
+        offer.setdefault(file.parent.relative_to(CONF).as_posix(), []).append(file.stem)
+    check("-m", *(f"{group}={','.join(offer[group])}" for group in offer if "/" not in group))
+    check("-m", *(f"{group}={','.join(offer[group])}" for group in offer if "/" in group))
+
+
+def test_the_tree_has_the_overrides_and_keeps_interpolations():
+    tree = check("model=mlp", "optimizer.lr=0.5", "seed=7", "~optimizer.betas", "+facts.shape=[1,8,8]")
+    assert tree.model._target_.endswith("MLP") and tree.optimizer.lr == 0.5 and tree.data.seed == 7
+    assert "betas" not in tree.optimizer and "hydra" not in tree and tree.model.in_shape == [1, 8, 8]
+    assert OmegaConf.to_container(tree, resolve=False)["data"]["seed"] == "${seed}"
+    assert not GlobalHydra.instance().is_initialized()
+
+
+def test_each_value_of_a_sweep_is_checked():
+    lines = mistakes("-m", "optimizer.lr=1e-3,abc", "model=mlp,cn", "data.batch_size=range(0,3)", "seed=interval(-1,3)")
+    wrong = ["model=cn", "optimizer.lr=abc", "data.batch_size=0", "seed=-1"]
+    assert [line.partition(":")[0] for line in lines] == wrong
+    assert check("-m", "model=mlp,cnn", "optimizer.lr=0.1,0.2").optimizer.lr == 0.1
+
+
+def test_a_key_of_one_model_is_missing_in_the_other():
+    (line,) = mistakes("-m", "model=cnn,mlp", "model.hidden=[3]")
+    assert line.endswith("(with model=cnn)")
+
+
+def test_a_file_may_ask_for_multirun(project):
+    write(project, {"main.yaml": (project / "main.yaml").read_text() + "hydra:\n  mode: MULTIRUN\n"})
+    line = overrides.split(["size=1,2"], "main")
+    overrides.check(line, project)
+    assert line.multirun
+
+
+def test_groups_and_options_of_a_further_folder_are_known(project, tmp_path):
+    files = {"part/mine.yaml": "own: 2\n", "soil/clay.yaml": "wet: true\n", "mine.yaml": "x: 1\n"}
+    folder = write(tmp_path / "a b", files)
+    for where in (["-cd", str(folder)], [f"hydra.searchpath=['file://{folder}']"], [f"--config-dir={folder}"]):
+        tree = check(*where, "part=mine", "part.own=3", "+soil=clay", "soil.wet=false", config="main", conf=project)
+        assert (tree.part.own, tree.soil.wet) == (3, False)
+        assert "did you mean mine?" in mistakes(*where, "part=mime", config="main", conf=project)[0]
+    assert check("-cd", str(folder), "-cn", "mine", "+part=leaf", config="main", conf=project).part.width == 2
+
+
+@pytest.mark.parametrize(
+    "text", ["a: [1\n", "a: 1\na: 2\n", "defaults:\n  - nosuch\n", "defaults: nosuch\n", "a: ${b\n"]
+)
+def test_a_broken_file_is_a_sentence(project, text):
+    write(project, {"part/bad.yaml": text})
+    (line,) = mistakes("part=bad", config="main", conf=project)
+    assert line.startswith("config main: ")
+
+
+def test_an_old_run_is_checked_against_its_own_tree():
+    stored = OmegaConf.create({"model": {"_target_": "lab.models.old.Old", "width": 3}, "seed": 1, "own": "${seed}"})
+    before = stored.copy()
+    tree = check("model.width=4", "seed=2", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", stored=stored)
+    assert (tree.model.width, tree.own) == (4, 2) and stored == before
+    lines = mistakes("model.widht=4", "seed=x", "data.batch_size=3", "--resolve", stored=stored)
+    assert len(lines) == 3 and "did you mean model.width?" in lines[0]
+
+
+def test_the_direction_of_a_metric_comes_from_its_name_or_is_asked_for():
+    assert check("objective=val/loss").checkpoint.mode == "min" and check("objective=val/f1").checkpoint.mode == "max"
+    (line,) = mistakes("objective=val/energy")
+    assert line.startswith("checkpoint.mode: must be min or max, as val/energy does not say which is better; type")
+    assert check("objective=val/energy", "checkpoint.mode=min").checkpoint.mode == "min"
+
+
+def test_each_watcher_has_the_direction_of_what_it_watches():
+    stopping = ["callbacks=[early_stopping]", "scheduler=plateau"]
+    tree = check(*stopping, "objective=val/energy", "checkpoint.mode=min")
+    assert tree.callbacks.early_stopping.mode == tree.scheduler.mode == "min"
+    tree = check(*stopping, "callbacks.early_stopping.monitor=val/loss", "task.monitor=val/loss")
+    assert (tree.checkpoint.mode, tree.callbacks.early_stopping.mode, tree.scheduler.mode) == ("max", "min", "min")
+    (line,) = mistakes("scheduler=plateau", "task.monitor=val/energy")
+    assert line.startswith("scheduler.mode: must be min or max, as val/energy does not say")
+
+
+def test_no_torch_is_imported():
+    argv = ["-m", "model=cnn,mlp", "+model._convert_=all", "+data.fold=0"]
+    code = (
+        "import sys; from pathlib import Path; from leyden import overrides\n"
+        f"overrides.check(overrides.split({argv}, 'train'), Path(sys.argv[1]))\n"
+        "assert not {'torch', 'lightning', 'numpy'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(CONF)], check=True, cwd=CONF.parent / "src")
+
+
+@pytest.mark.parametrize("group", ["local", "experiment", "debug"])
+def test_a_recipe_without_its_package_line_is_named(tmp_path, group):
+    shutil.copytree(CONF, tmp_path / "conf")
+    (tmp_path / "conf" / group).mkdir(exist_ok=True)
+    (tmp_path / "conf" / group / "default.yaml").write_text("trainer: {max_epochs: 2}\n")
+    line = overrides.split([] if group == "local" else [f"{group}=default"], "train")
+    with pytest.raises(UserError, match="@package _global_"):
+        overrides.check(line, tmp_path / "conf")
+
+
+def test_a_run_is_called_by_its_directory_and_a_job_by_its_sweep_too():
+    assert overrides.label("/logs/train/exp1") == "exp1" and overrides.label("/logs/sweep/now/3") == "now-3"
+    assert overrides.label(None) is None

@@ -1,0 +1,409 @@
+"""Sweeps that fail, are stopped, go on, and end in an answer."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from leyden import Failed, UserError
+from leyden.launch import overrides, sweeps
+from leyden.run import runs
+
+FAST = ["data=fake", "data.num_samples=200", "data.shape=[1,8,8]", "model=mlp", "trainer.max_epochs=2", "threads=1",
+        "logger=[]"]  # fmt: skip
+HALVING = ["hydra.sweeper.pruner._target_=optuna.pruners.SuccessiveHalvingPruner",
+           "+hydra.sweeper.pruner.min_resource=1"]  # fmt: skip
+SCORE = [
+    "objective=val/score",
+    "checkpoint.mode=max",
+    "+callbacks.trouble._target_=trouble.Trouble",
+    "+callbacks.trouble.lr=${optimizer.lr}",
+]
+
+
+def only(folder: Path) -> Path:
+    (found,) = (folder / "logs" / "sweep").iterdir()
+    return found
+
+
+def jobs(sweep: Path) -> dict[int, dict]:
+    return {int(path.parent.name): runs.read_json(path) for path in sweep.glob("*/run.json")}
+
+
+def weights(sweep: Path) -> dict[int, str]:
+    return {int(path.parent.name): runs.read_json(path)["weights_sha256"] for path in sweep.glob("*/metrics.json")}
+
+
+@pytest.fixture
+def cli(script, tmp_path):
+    """A command in this process; its status and all that it printed."""
+
+    def run(*keys):
+        status, out, errors = script("train.py", *keys, f"log_dir='{tmp_path / 'logs'}'")
+        return status, out + errors
+
+    return run
+
+
+@pytest.fixture
+def typed(command):
+    """A command in a process that finds `trouble`."""
+    path = os.pathsep.join([str(runs.PROJECT / "tests"), os.environ.get("PYTHONPATH", "")])
+    return lambda *keys: command("train.py", *keys, env=os.environ | {"PYTHONPATH": path})
+
+
+# which jobs
+
+
+def test_a_job_keeps_its_number(tmp_path):
+    first = [["a=1", "b=1"], ["a=1", "b=2"]]
+    assert sweeps.numbered(tmp_path, first) == [0, 1]
+    more = [["a=1", "b=2"], ["a=1", "b=3", "retry_failed=true", "hydra.sweep.subdir=9"], ["a=1", "b=1"]]
+    assert sweeps.numbered(tmp_path, more) == [1, 2, 0]
+    assert sweeps.numbered(tmp_path, [["a=1", "b=3"]]) == [2]
+
+
+def test_what_is_typed_wins_over_what_a_sweep_was_started_with(tmp_path):
+    sweep, keys = tmp_path / "sweep" / "x", ["a=1", "+b=2", "retry_failed=true"]
+    sweep.mkdir(parents=True)
+    with sweeps.kept(sweep, overrides.split(["-m", "-cn", "mine", *keys], "train")):
+        pass
+    (tmp_path / "sweep" / "y").mkdir()
+    runs.write_json(tmp_path / "sweep" / "y" / "sweep.json", {"jobs": []})  # of eval.py
+    line = overrides.split(["b=3", "c=4", "stop_on_failure=true"], "train")
+    assert sweeps.go_on(line, "latest", tmp_path) == sweep
+    assert line.keys == ["a=1", "b=3", "c=4", "stop_on_failure=true"] and line.multirun
+    assert line.flags == ["--multirun", "-cn", "mine"] and line.config == "mine"
+    assert sweeps.find("x", tmp_path) == sweeps.find(str(sweep), tmp_path) == sweep
+    for asked in ("z", str(tmp_path)):
+        with pytest.raises(UserError, match=r"sweep=latest"):
+            sweeps.find(asked, tmp_path)
+    with pytest.raises(UserError, match=r"train.py -m"):
+        sweeps.find("latest", tmp_path / "empty")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    ["+callbacks.x._target_=subprocess.Popen", "+callbacks.x={_target_:subprocess.Popen}", "trusted=[x]", "+own.0=x",
+     "hydra.callbacks.x=1", "+hydra={}", "hydra/callbacks=x", "hydra.searchpath=[/x]", "hydra.sweep.dir=/x",
+     "hydra.sweeper._target_=x.X", "hydra.sweeper.sampler._target_=subprocess.Popen", "hydra.sweeper.sampler={a:1}",
+     "hydra.sweeper.pruner=${model}", "+hydra.sweeper.params.trusted=[x]", "+hydra.sweeper.params.hydra/callbacks=x",
+     "hydra.launcher._target_=x.X", "hydra.launcher.setup=[x]", "hydra.launcher.partition='x\nrm'",
+     "+hydra.launcher.additional_parameters.prolog=x", "model=../../x", "model=${x}", "+callbacks=[../x]",
+     "model/../../x=y", "hydra/launcher=../x", "model@hydra.callbacks=cnn", "--config-dir=/x", "-cd"],
+)  # fmt: skip
+def test_what_could_run_anything_is_not_taken_from_a_sweep(tmp_path, wrong):
+    runs.write_json(tmp_path / "sweep.json", {"keys": ["a=1", wrong], "flags": []})
+    line = overrides.split(["b=1"], "train")
+    with pytest.raises(UserError, match=r"sweep.json has .*type it again"):
+        sweeps.go_on(line, str(tmp_path), tmp_path)
+    assert line.keys == ["b=1"]
+
+
+@pytest.mark.parametrize("flags", [["--config-dir", "/x"], ["-cn", "../x"], ["-cn", "/x"], ["-cn", "a", "-cd", "/x"]])
+def test_flags_that_name_other_folders_are_not_taken_from_a_sweep(tmp_path, flags):
+    runs.write_json(tmp_path / "sweep.json", {"keys": ["a=1"], "flags": flags})
+    with pytest.raises(UserError, match=r"sweep.json has -.*type it again"):
+        sweeps.go_on(overrides.split([], "train"), str(tmp_path), tmp_path)
+    typed = overrides.split(["--config-dir", "/y"], "train")
+    sweeps.go_on(typed, str(tmp_path), tmp_path)
+    assert typed.flags == ["--multirun", "--config-dir", "/y"]
+
+
+def test_what_a_sweep_may_have_stored_and_what_is_typed_again_counts(tmp_path):
+    kept = ["model=cnn,mlp", "+data.x=[1,2]", "~logger", "data_dir=../x", "search=optuna", "hydra/launcher=joblib",
+            "hydra.launcher.n_jobs=-1", "hydra.sweeper.storage='sqlite:///x.db'", "+hydra.sweeper.params.seed=1,2",
+            "hydra.sweeper.sampler._target_=optuna.samplers.RandomSampler"]  # fmt: skip
+    runs.write_json(tmp_path / "sweep.json", {"keys": [*kept, "trusted=[x]", "model._target_=x.X"], "flags": []})
+    line = overrides.split(["trusted=[mine]", "model._target_=y.Y"], "train")
+    sweeps.go_on(line, str(tmp_path), tmp_path)
+    assert line.keys == [*kept, "trusted=[mine]", "model._target_=y.Y"]
+
+
+# one job
+
+
+@pytest.mark.parametrize(
+    ("status", "retry", "tried"),
+    [("finished", True, False), ("pruned", True, False), ("failed", False, False), ("failed", True, True),
+     ("stopped", False, True), ("running", False, True), (None, False, True)],
+)  # fmt: skip
+def test_a_job_is_tried_where_something_is_left_to_do(tmp_path, status, retry, tried):
+    cfg = OmegaConf.create({"retry_failed": retry, "objective": "val/acc"})
+    if status:
+        runs.write_json(tmp_path / "run.json", {"status": status})
+        runs.write_json(tmp_path / "metrics.json", {"best": {"objective": 0.5}})
+    called = []
+    value = sweeps.attempt(tmp_path, cfg, lambda cfg, apart: called.append(apart) or 0.75)
+    assert called == ([status == "running"] if tried else [])  # a killed one gets a process of its own
+    assert value == (0.75 if tried else 0.5)
+
+
+def test_a_job_that_is_refused_before_it_goes_on_stays_as_it_was(tmp_path, capsys):
+    def refuse(cfg, apart):
+        raise UserError("the data has changed")
+
+    cfg = OmegaConf.create({"retry_failed": False})
+    runs.write_json(tmp_path / "run.json", {"status": "stopped"})
+    assert sweeps.attempt(tmp_path, cfg, refuse) is None
+    assert runs.read_json(tmp_path / "run.json") == {"status": "stopped"} and not (tmp_path / "train.log").exists()
+    assert "the data has changed" in capsys.readouterr().out
+
+
+def test_a_failed_job_says_why_and_ends_alone(tmp_path, capsys):
+    def fail(cfg, apart):
+        raise MemoryError("no room")
+
+    cfg = OmegaConf.create({"stop_on_failure": False})
+    assert sweeps.attempt(tmp_path, cfg, fail) is None and "failed: MemoryError: no room" in capsys.readouterr().out
+    assert runs.read_json(tmp_path / "run.json")["reason"] == "MemoryError: no room"
+    cfg = OmegaConf.create({"stop_on_failure": True, "retry_failed": True})
+    with pytest.raises(SystemExit) as left:
+        sweeps.attempt(tmp_path, cfg, fail)
+    assert left.value.code == 1
+
+
+def test_the_end_counts_failures(tmp_path, capsys):
+    for number, status in enumerate(["finished", "failed", "pruned", "failed"]):
+        (tmp_path / str(number)).mkdir()
+        runs.write_json(tmp_path / str(number) / "run.json", {"status": status})
+    sweeps.conclude(tmp_path, 2)
+    assert "4 jobs: 2 failed, 1 finished, 1 pruned" in capsys.readouterr().out
+    with pytest.raises(Failed, match="2 jobs failed: 1, 3;"):
+        sweeps.conclude(tmp_path, 1)
+
+
+HOLDS = """
+import sys, time
+sys.path[:0] = [{src!r}]
+from pathlib import Path
+from leyden.run import runs
+with runs.claim(Path({directory!r})):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_job_that_another_process_is_starting_is_left_to_it(tmp_path, capsys):
+    text = HOLDS.format(src=str(runs.PROJECT / "src"), directory=str(tmp_path))
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", text], **pipes) as other:
+        assert other.stdout.readline() == "held\n"
+        cfg = OmegaConf.create({"stop_on_failure": True})
+        assert sweeps.attempt(tmp_path, cfg, lambda cfg, apart: pytest.fail("started")) is None
+        assert "not started" in capsys.readouterr().out and not (tmp_path / "run.json").exists()
+        other.communicate()
+
+
+def test_what_is_refused_changes_nothing(tmp_path):
+    with sweeps.kept(tmp_path, overrides.split(["a=1"], "train")):
+        pass
+    for error, kept in ((UserError("no"), ["a=1"]), (Failed("two jobs"), ["a=2"])):
+        with pytest.raises(UserError), sweeps.kept(tmp_path, overrides.split(["a=2"], "train")):
+            raise error
+        assert runs.read_json(tmp_path / "sweep.json")["keys"] == kept
+
+
+def test_a_trial_that_was_retried_successfully_is_no_failure(tmp_path):
+    for number, record in enumerate([{"status": "failed", "again": 1}, {"status": "finished"}]):
+        (tmp_path / str(number)).mkdir()
+        runs.write_json(tmp_path / str(number) / "run.json", record)
+    sweeps.conclude(tmp_path, 0)
+    runs.update(tmp_path / "1", status="failed")
+    with pytest.raises(Failed, match="2 jobs failed: 0, 1;"):
+        sweeps.conclude(tmp_path, 1)
+
+
+# whole sweeps
+
+
+def test_a_grid_goes_on_with_new_values(cli, tmp_path):
+    assert cli("-m", "seed=0,1", *FAST)[0] == 0
+    before = {path: path.stat().st_mtime_ns for path in only(tmp_path).glob("[01]/metrics.json")}
+    status, said = cli("sweep=latest", "seed=range(3)")
+    assert status == 0 and said.count("job 0 is finished") == 1 and "3 jobs: 3 finished" in said
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert [record["seed"] for _, record in sorted(jobs(only(tmp_path)).items())] == [0, 1, 2]
+    status, said = cli("sweep=latest")  # as it was last
+    assert status == 0 and "3 jobs: 3 finished" in said and said.count("is finished") == 3
+
+
+@pytest.mark.slow
+def test_failures_are_tried_again_when_asked_for(cli, tmp_path):
+    wrong = ["-m", "checkpoint.monitor=val/acc,val/nonsense_acc", *FAST]
+    status, said = cli(*wrong, "max_failures=1")
+    assert status == 0 and "job 1 failed: checkpoint.monitor=val/nonsense_acc is not logged" in said
+    status, said = cli("sweep=latest")
+    assert status == 1 and "1 job failed: 1;" in said and "retry_failed=true tries it again" in said
+    status, said = cli("sweep=latest", "retry_failed=true")
+    assert status == 1 and "job 1 failed" in said and len(jobs(only(tmp_path))) == 2
+    status, said = cli("-m", "checkpoint.monitor=val/nonsense_acc,val/acc", *FAST, "stop_on_failure=true")
+    assert status == 1 and "1 job: 1 failed" in said
+
+
+@pytest.mark.slow
+def test_a_search_needs_no_flag_and_its_yaml_is_checked(cli, tmp_path):
+    status, said = cli("search=grid", *FAST, "trainer.max_epochs=1")
+    assert status == 0 and "4 jobs: 4 finished" in said
+    assert [job["overrides"][-1] for _, job in sorted(jobs(only(tmp_path)).items())] != []
+    assert cli("search=optuna", "model=cnn,mlp", "--cfg", "job")[0] == 0
+    for wrong, word in (
+        (["search=optuan"], "did you mean optuna?"),
+        (["search=optuna", "hydra.sweeper.n_trials=many"], "whole number"),
+        (["search=optuna", "optimizer.lr=1e-3"], "nothing to search"),
+        (["search=grid", "optimizer.lr=interval(1e-4,1e-2)"], "type search=optuna"),
+        (["search=grid", "+hydra.sweeper.params.modl=cnn"], "there is no key modl"),
+        (["search=grid", "+hydra.sweeper.params.seed=-3"], "seed must be"),
+        (["sweep=nowhere"], "sweep=latest"),
+        (["sweep=latest", "resume=latest"], "take one of them out"),
+        (["search=optuna", "hydra.sweeper.pruner=null"], "need a _target_"),
+        (["search=optuna", "hydra.sweeper.params=5"], "must be keys"),
+        (["search=optuna", "hydra.sweeper.n_jobs=0"], "at least 1"),
+        (["search=optuna", "optimizer.lr=range(1,1)"], "has no values"),
+    ):
+        status, said = cli(*wrong)
+        assert status == 2 and word in said and "Traceback" not in said, said
+    assert len(list((tmp_path / "logs" / "sweep").iterdir())) == 1
+
+
+@pytest.mark.slow
+def test_a_search_prunes_and_ends_with_the_best(cli, tmp_path):
+    status, said = cli("search=optuna", *FAST, "trainer.max_epochs=4", "hydra.sweeper.n_trials=6", *HALVING)
+    assert status == 0
+    found = jobs(only(tmp_path))
+    pruned = [n for n, job in found.items() if job["status"] == "pruned"]
+    assert pruned and len(found) == 6 and f"{len(pruned)} pruned" in said
+    for number in found:
+        rows = list(csv.DictReader((only(tmp_path) / str(number) / "metrics.csv").open()))
+        assert (len({row["epoch"] for row in rows}) < 4) == (number in pruned)
+        assert bool(runs.read_json(only(tmp_path) / str(number) / "metrics.json")["test"]) == (number not in pruned)
+
+
+@pytest.mark.slow
+def test_a_search_of_troubles_is_whole_in_the_end(typed, tmp_path):
+    trouble = [
+        f"+callbacks.trouble.{k}" for k in ("raises=[1]", "nan=[2]", "killed=[3]", "stopped=[5]", f"flags='{tmp_path}'")
+    ]
+    first = typed("search=optuna", *FAST, *SCORE, *trouble, "hydra.sweeper.n_trials=7")
+    assert first.returncode == -signal.SIGKILL
+    second = typed("sweep=latest", SCORE[2])  # a `_target_` counts only where it is typed
+    assert second.returncode == 128 + signal.SIGTERM
+    sweep = only(tmp_path)
+    assert [jobs(sweep)[n]["status"] for n in range(6)] == [
+        "finished",
+        "failed",
+        "failed",
+        "failed",
+        "finished",
+        "stopped",
+    ]
+    third = typed("sweep=latest", SCORE[2])
+    assert third.returncode == 1 and "3 jobs failed: 1, 2, 3;" in third.stderr, third.stderr
+    found = jobs(sweep)
+    assert sorted(found) == list(range(7)) and found[5]["status"] == "finished" and len(found[5]["resumes"]) == 1
+    for number, word in ((1, "boom"), (2, "val/score is not a number"), (3, "signal 9")):
+        assert word in found[number]["reason"]
+    assert "Traceback" in (sweep / "1" / "train.log").read_text()
+    score = {n: runs.read_json(sweep / str(n) / "metrics.json")["best"]["value"] for n in (0, 4, 5, 6)}
+    assert f"| {max(score, key=score.get)} " in third.stdout.split("best val/score first")[1].splitlines()[4]
+    assert typed("sweep=latest", SCORE[2], "max_failures=3").returncode == 0 and jobs(sweep) == found
+
+
+@pytest.mark.slow
+def test_two_processes_do_each_job_once_and_a_killed_one_goes_on_exactly(typed, tmp_path, command):
+    line = [
+        sys.executable,
+        str(runs.PROJECT / "src" / "train.py"),
+        "-m",
+        "seed=range(6)",
+        *FAST,
+        "trainer.max_epochs=30",
+    ]
+    first = subprocess.Popen([*line, f"log_dir='{tmp_path / 'logs'}'"], stdout=subprocess.DEVNULL)
+    while not list(tmp_path.glob("logs/sweep/*/1/checkpoints/last.ckpt")):
+        time.sleep(0.05)
+    second = subprocess.Popen([*line[:2], "sweep=latest", f"log_dir='{tmp_path / 'logs'}'"], stdout=subprocess.PIPE)
+    time.sleep(4)
+    first.kill()
+    said = second.communicate()[0].decode()
+    assert second.returncode == 0, said
+    ended = typed("sweep=latest")
+    assert ended.returncode == 0 and "6 jobs: 6 finished" in ended.stdout, ended.stdout
+    found = jobs(only(tmp_path))
+    assert [found[n]["seed"] for n in range(6)] == list(range(6))
+    alone = command("train.py", *FAST, "trainer.max_epochs=30", "seed=1", "name=alone")
+    assert alone.returncode == 0
+    expected = runs.read_json(tmp_path / "logs" / "train" / "alone" / "metrics.json")["weights_sha256"]
+    assert weights(only(tmp_path))[1] == expected
+
+
+@pytest.mark.slow
+def test_jobs_at_a_time_divide_the_cores_and_survive_a_kill(typed, tmp_path):
+    pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
+    keys = [key for key in FAST if not key.startswith("threads")]
+    swept = typed("search=optuna", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "hydra.sweeper.n_trials=4",
+                  *keys, *SCORE, "+callbacks.trouble.killed=[1]")  # fmt: skip
+    found = jobs(only(tmp_path))
+    assert swept.returncode == 1 and "1 job failed: 1;" in swept.stderr, swept.stderr
+    assert [found[n]["status"] for n in range(4)] == ["finished", "failed", "finished", "finished"]
+    if "OMP_NUM_THREADS" not in os.environ:
+        assert {found[n]["threads"] for n in (0, 2, 3)} == {max(1, os.cpu_count() // 2)}
+    assert "signal 9" in found[1]["reason"]
+
+
+@pytest.mark.slow
+def test_a_search_prunes_runs_of_two_processes(command, tmp_path):
+    swept = command(
+        "train.py", "search=optuna", "trainer=ddp", *FAST, "hydra.sweeper.n_trials=3", "trainer.max_epochs=3", *HALVING
+    )
+    assert swept.returncode == 0, swept.stderr
+    found = jobs(only(tmp_path))
+    assert len(found) == 3 and {job["world_size"] for job in found.values()} == {2}
+    assert "pruned" in {job["status"] for job in found.values()}
+
+
+def test_names_that_a_glob_finds(cli, tmp_path):
+    status, said = cli("-m", "experiment=glob(digits*)", "debug=fast", "threads=1")
+    assert status == 0 and "2 jobs: 2 finished" in said
+    assert json.loads((only(tmp_path) / "sweep.json").read_text())["jobs"][1][0] == "experiment=digits_resnet"
+
+
+@pytest.mark.stress
+def test_twenty_trials_with_troubles_continued_by_two_at_once(typed, tmp_path):
+    trouble = [f"+callbacks.trouble.{k}" for k in ("raises=[3,8]", "nan=[5]", "killed=[11]", "stopped=[14]")]
+    first = typed("search=optuna", *FAST, *SCORE, *trouble, f"+callbacks.trouble.flags='{tmp_path}'")
+    assert first.returncode == -signal.SIGKILL and typed("sweep=latest", SCORE[2]).returncode == 128 + signal.SIGTERM
+    line = [sys.executable, str(runs.PROJECT / "src" / "train.py"), "sweep=latest", SCORE[2],
+            f"log_dir='{tmp_path / 'logs'}'"]  # fmt: skip
+    env = os.environ | {"PYTHONPATH": str(runs.PROJECT / "tests")}
+    both = [subprocess.Popen(line, env=env, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    for process in both:
+        process.communicate()
+    ended = typed("sweep=latest", SCORE[2], "max_failures=4")
+    found, (sweep,) = jobs(only(tmp_path)), (tmp_path / "logs" / "sweep").iterdir()
+    assert ended.returncode == 0 and "20 jobs: 16 finished, 4 failed" in ended.stdout, ended.stdout
+    assert sorted(found) == list(range(20)) and all(len(job["resumes"]) <= 1 for job in found.values())
+    assert len({str(job["overrides"]) for job in found.values()}) == 20
+    scores = {n: runs.read_json(sweep / str(n) / "metrics.json").get("best", {}).get("value") for n in found}
+    best = max((n for n in found if found[n]["status"] == "finished"), key=scores.get)
+    assert f"| {best} " in ended.stdout.split("best val/score first")[1].splitlines()[4]
+
+
+@pytest.mark.stress
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the system does not say what a process has")
+@pytest.mark.parametrize("line", [["-m", "seed=range(100)"], ["search=optuna", "hydra.sweeper.n_trials=100"]])
+def test_the_hundredth_job_needs_no_more_memory_than_the_fifth(typed, tmp_path, line):
+    """With 4 million parameters each: what one job left, weights and moments, would be 50 MB."""
+    big = ["model.hidden=[2000,2000]", "trainer.max_epochs=1", "trainer.enable_checkpointing=false"]
+    watch = ["+callbacks.resident._target_=trouble.Resident"]
+    swept = typed(*line, *FAST[:4], *big, *FAST[5:], *watch)
+    assert swept.returncode == 0, swept.stderr
+    memory = [int(line) for line in (only(tmp_path) / "memory.txt").read_text().split()]
+    assert len(memory) == 100 and memory[99] - memory[4] < 100, memory

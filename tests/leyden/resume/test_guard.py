@@ -1,0 +1,88 @@
+import math
+
+import pytest
+import torch
+
+from lab.tasks.classification import Classification
+from leyden import UserError
+from leyden.resume import checkpoints
+from leyden.resume.guard import Guard
+from leyden.run import runs
+
+
+@pytest.fixture
+def sick(monkeypatch):
+    """The loss of step 8 (counted from 1) is not finite."""
+    step = Classification.training_step
+
+    def training_step(self, batch, batch_idx):
+        loss = step(self, batch, batch_idx)
+        return loss * math.nan if self.trainer.global_step == 7 else loss
+
+    monkeypatch.setattr(Classification, "training_step", training_step)
+
+
+def test_a_loss_that_is_no_number_stops_before_the_weights_change(train, configure, sick):
+    with pytest.raises(UserError, match=r"loss is nan at step 8 .epoch 2, batch 3.; .*callbacks=.finite."):
+        train("checkpoint.every_n_steps=1", "trainer.max_epochs=3")
+    run = runs.Path(configure().run_dir)
+    record = runs.read_json(run / "run.json")
+    assert record["status"] == "failed" and "step 8" in record["reason"]
+    last = checkpoints.read(run / "checkpoints" / "last.ckpt")
+    assert last["global_step"] == 7
+    assert all(value.isfinite().all() for value in last["state_dict"].values() if value.is_floating_point())
+
+
+@pytest.mark.parametrize("fused", ["true", "false"])
+def test_where_the_host_does_not_wait_the_update_is_guarded(train, configure, sick, monkeypatch, fused):
+    """As on an accelerator: the flag is read when it is logged."""
+    monkeypatch.setattr(Guard, "waits", staticmethod(lambda loss: True))
+    kept = {}
+
+    abort = Guard.abort_nonfinite
+
+    def watch(self, trainer, what):
+        kept.update({name: value.clone() for name, value in trainer.lightning_module.state_dict().items()})
+        abort(self, trainer, what)
+
+    monkeypatch.setattr(Guard, "abort_nonfinite", watch)
+    with pytest.raises(UserError, match="not finite at step 10"):
+        train(f"optimizer.fused={fused}", "trainer.log_every_n_steps=5", "trainer.max_epochs=3")
+    assert kept and all(value.isfinite().all() for value in kept.values() if value.is_floating_point())
+
+
+def test_a_scaler_may_skip_some_steps_but_not_all():
+    class Scaler:
+        scale = 65536.0
+
+        def get_scale(self):
+            return self.scale
+
+    class Plugin:
+        scaler = Scaler()
+
+    class Loop:
+        batch_idx = 3
+
+    class Trainer:
+        precision_plugin, current_epoch = Plugin(), 0
+        fit_loop = type("Fit", (), {"epoch_loop": Loop()})()
+
+    guard = Guard()
+    for _ in range(19):
+        guard.check(Trainer, 5)
+        Scaler.scale /= 2
+    with pytest.raises(UserError, match="20 steps in a row"):
+        Scaler.scale /= 2
+        guard.check(Trainer, 5)
+
+
+def test_the_guard_of_a_fused_optimizer_leaves_weights_and_moments():
+    weight = torch.ones(3, requires_grad=True)
+    optimizer = torch.optim.AdamW([weight], fused=True)
+    weight.grad = torch.full((3,), math.nan)
+    guard, trainer = Guard(), type("Trainer", (), {"precision_plugin": None})
+    guard.bad = torch.tensor(True)
+    guard.protect(trainer, optimizer)
+    optimizer.step()
+    assert torch.equal(weight, torch.ones(3))

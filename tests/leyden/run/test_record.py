@@ -1,0 +1,68 @@
+import json
+import logging
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from leyden import UserError
+from leyden.run import record, runs
+
+
+@pytest.mark.parametrize(
+    ("end", "status"), [("pass", "finished"), ("1 / 0", "failed"), ("raise SystemExit(143)", "stopped")]
+)
+def test_run_json_says_how_it_ended(configure, end, status):
+    cfg = configure()
+    try:
+        with record.recording(cfg):
+            assert runs.read_json(Path(cfg.run_dir) / "run.json")["status"] == "running"
+            exec(end)
+    except (ZeroDivisionError, SystemExit):
+        pass
+    found = json.loads((Path(cfg.run_dir) / "run.json").read_text())
+    assert found["status"] == status
+    assert found["pid"] == os.getpid() and found["seed"] == 42 and found["versions"]["torch"] and found["ended"]
+    traceback = (Path(cfg.run_dir) / "train.log").read_text()
+    assert ("ZeroDivisionError" in traceback) == (status == "failed")
+
+
+def test_a_run_that_goes_on_is_left_as_it_was_until_it_begins(configure):
+    cfg = configure()
+    run = Path(cfg.run_dir)
+    with record.recording(cfg):
+        pass
+    before = {path: path.read_bytes() for path in run.iterdir()}
+    cfg.resume = str(run)
+    for error in (UserError("refused"), ZeroDivisionError(), SystemExit(143)):
+        with pytest.raises(type(error)), record.recording(cfg):
+            logging.getLogger("leyden.test").warning("going on")
+            raise error
+        assert {path: path.read_bytes() for path in run.iterdir()} == before
+    with pytest.raises(UserError), record.recording(cfg) as found:
+        logging.getLogger("leyden.test").warning("going on")
+        found.begin(threads=1)
+        assert runs.read_json(run / "run.json")["status"] == "running"
+        raise UserError("later")
+    assert runs.read_json(run / "run.json")["status"] == "failed" and (run / "config.yaml").exists()
+    assert "going on" in (run / "train.log").read_text()
+
+
+def test_changes_hold_untracked_files_too(tmp_path, monkeypatch):
+    for arguments in (
+        ["init", "-q"],
+        ["-c", "user.name=x", "-c", "user.email=x", "commit", "-q", "--allow-empty", "-m", "x"],
+    ):
+        subprocess.run(["git", "-C", str(tmp_path), *arguments], check=True)
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "größe.py").write_text("new = 1\n")
+    (tmp_path / "src" / "gone").symlink_to("/nosuch")
+    (tmp_path / "other.py").write_text("not = 1\n")
+    monkeypatch.setattr(record, "PROJECT", tmp_path)
+    assert "+new = 1" in record.changes() and "not = 1" not in record.changes()
+
+
+def test_a_run_begins_with_its_parts(train):
+    log = (train() / "train.log").read_text()
+    assert log.count("body: Sequential 49,536, head: Linear 1,290") == 1

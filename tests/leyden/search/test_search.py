@@ -1,0 +1,250 @@
+"""What is proposed, and what the study is told; the jobs are written by hand."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+from leyden import UserError
+from leyden.run import life, runs
+from leyden.search import search
+
+optuna = pytest.importorskip("optuna")
+TPE, NONE = {"_target_": "optuna.samplers.TPESampler"}, {"_target_": "optuna.pruners.NopPruner"}
+
+
+def space(text, usual=0.1):
+    return search.space(OverridesParser.create().parse_overrides([text])[0], usual)
+
+
+def started(directory, n_trials, sampler=TPE, seed=1, storage=None, name=None, **spaces):
+    directory.mkdir(exist_ok=True)
+    spaces = spaces or {"lr": space("lr=tag(log,interval(1e-4,1e-1))"), "model": space("model=cnn,mlp")}
+    words = {"sampler": sampler, "pruner": NONE, "storage": storage, "study_name": name, "seed": seed}
+    return search.Search(directory, spaces, "maximize", n_trials=n_trials, **words)
+
+
+def end(directory, number, status="finished", value=0.5, reason=None):
+    folder = directory / str(number)
+    folder.mkdir(exist_ok=True)
+    runs.write_json(folder / "run.json", {"status": status, "reason": reason})
+    runs.write_json(folder / "metrics.json", {"best": {"objective": value}})
+
+
+def carry_out(found, value=lambda number: number / 10):
+    """Run to the end; number -> overrides."""
+    jobs = {}
+    while proposed := found.propose(1):
+        jobs |= proposed
+        for number in proposed:
+            end(found.directory, number, value=value(number))
+        found.settle()
+    return jobs
+
+
+@pytest.mark.parametrize(
+    ("text", "usual", "expected"),
+    [
+        ("a=interval(1,4)", 0.1, "FloatDistribution(high=4.0, log=False, low=1.0, step=None)"),
+        ("a=interval(1,4)", 20, "IntDistribution(high=4, log=False, low=1, step=1)"),
+        ("a=int(interval(1,4))", 0.1, "IntDistribution(high=4, log=False, low=1, step=1)"),
+        ("a=tag(log,interval(1e-4,1e-1))", 0.1, "FloatDistribution(high=0.1, log=True, low=0.0001, step=None)"),
+        ("a=tag(log,int(interval(1,100)))", 0.1, "IntDistribution(high=100, log=True, low=1, step=1)"),
+        ("a=range(1,10,2)", 0.1, "IntDistribution(high=9, log=False, low=1, step=2)"),
+        ("a=range(0.0,1.0,0.25)", 0.1, "FloatDistribution(high=0.75, log=False, low=0.0, step=0.25)"),
+        ("a=choice(x,y)", "x", "CategoricalDistribution(choices=('x', 'y'))"),
+        ("a=[1,2],[3]", [1], "CategoricalDistribution(choices=('[1,2]', '[3]'))"),
+    ],
+)
+def test_a_range_of_hydra_is_a_distribution_of_optuna(text, usual, expected):
+    assert str(space(text, usual)) == expected
+
+
+def test_a_range_without_values_is_refused():
+    with pytest.raises(UserError, match=r"a=interval\(3,1\)"):
+        space("a=interval(3,1)")
+
+
+@pytest.mark.parametrize("sampler", ["TPESampler", "RandomSampler", "CmaEsSampler"])
+def test_a_search_that_is_stopped_after_each_trial_proposes_the_same(tmp_path, sampler):
+    if sampler == "CmaEsSampler":
+        pytest.importorskip("cmaes")
+    node = {"_target_": f"optuna.samplers.{sampler}"}
+    whole = carry_out(started(tmp_path / "whole", 14, node))
+    pieces = {}
+    for n in range(1, 15):
+        pieces |= carry_out(started(tmp_path / "pieces", n, node))
+    assert list(whole) == list(range(14)) and pieces == whole
+    assert len({str(values) for values in whole.values()}) == 14
+    assert carry_out(started(tmp_path / "other", 3, node, seed=2)) != {n: whole[n] for n in range(3)}
+    assert carry_out(started(tmp_path / "whole", 14, node)) == {}
+
+
+def test_a_grid_has_each_combination_once(tmp_path):
+    node = {"_target_": "optuna.samplers.GridSampler"}
+    spaces = {"a": space("a=x,y"), "b": space("b=range(3)", 0)}
+    jobs = carry_out(started(tmp_path / "grid", 20, node, **spaces))
+    assert sorted(map(str, jobs.values())) == sorted(str([f"a={a}", f"b={b}"]) for a in "xy" for b in range(3))
+    assert carry_out(started(tmp_path / "grid", 20, node, **spaces)) == {}
+
+
+def test_failed_trials_of_a_grid_are_all_tried_again(tmp_path):
+    node, spaces = {"_target_": "optuna.samplers.GridSampler"}, {"a": space("a=x,y,z")}
+    found = started(tmp_path / "grid", 20, node, **spaces)
+    jobs = found.propose(3)
+    for number in jobs:
+        end(tmp_path / "grid", number, "failed")
+    again = started(tmp_path / "grid", 20, node, **spaces)  # the process ended before it told the study
+    again.settle()
+    assert not again.propose(1)
+    again.retry()
+    assert sorted(carry_out(again).values()) == sorted(jobs.values())
+
+
+def test_what_became_of_a_job_is_told(tmp_path):
+    found = started(tmp_path / "s", 6)
+    numbers = list(found.propose(6))
+    assert numbers == [0, 1, 2, 3, 4, 5] and not found.propose(1)
+    end(tmp_path / "s", 0, value=0.75)
+    end(tmp_path / "s", 1, "failed", None, "RuntimeError: boom")
+    end(tmp_path / "s", 2, "finished", None)
+    end(tmp_path / "s", 3, "pruned")
+    end(tmp_path / "s", 4, "finished", float("nan"))
+    end(tmp_path / "s", 5, "stopped")
+    found.settle()
+    trials = found.trials()
+    assert [t.state.name for t in trials] == ["COMPLETE", "FAIL", "FAIL", "PRUNED", "FAIL", "RUNNING"]
+    assert found.study.best_trial.number == 0 and found.study.best_value == 0.75
+    assert trials[1].user_attrs["reason"] == "RuntimeError: boom"
+
+
+def test_a_trial_is_tried_again_when_its_process_is_gone(tmp_path, monkeypatch):
+    (first,) = started(tmp_path / "s", 2).propose(1).items()
+    other = started(tmp_path / "s", 2)
+    assert list(other.propose(2)) == [1]  # 0 is alive: this process has it
+    monkeypatch.setattr(life, "alive", lambda record: False)
+    last = started(tmp_path / "s", 2)
+    assert last.propose(1) == dict([first]) and list(last.propose(2)) == [1] and not last.propose(1)
+
+
+def test_failed_trials_are_tried_again_when_asked_for(tmp_path):
+    found = started(tmp_path / "s", 3)
+    jobs = found.propose(3)
+    for number, status in enumerate(("finished", "failed", "failed")):
+        end(tmp_path / "s", number, status)
+    found.settle()
+    again = started(tmp_path / "s", 3)
+    assert not again.propose(1)
+    again.retry()
+    retried = carry_out(again)
+    assert retried == {3: jobs[1], 4: jobs[2]}
+    last = started(tmp_path / "s", 4)
+    last.retry()
+    assert list(carry_out(last)) == [5]
+
+
+TWO = """
+import sys, random, time
+sys.path[:0] = [{src!r}, {tests!r}]
+from pathlib import Path
+from test_search import started, end
+found = started(Path({directory!r}), 12, storage={storage!r}, name="shared")
+while proposed := found.propose(1):
+    for number in proposed:
+        time.sleep(random.random() / 20)
+        end(found.directory, number, value=number / 10)
+        print(number, flush=True)
+    found.settle()
+"""
+
+
+def served(kind, tmp_path):
+    """An URL of a storage, and what ends it."""
+    if kind == "journal":
+        return None
+    if kind == "sqlite":
+        return f"sqlite:///{tmp_path / 'study.db'}"
+    pytest.importorskip("psycopg2")
+    server = pytest.importorskip("pgserver").get_server(tmp_path / "pg")
+    return server.get_uri().replace("postgresql:", "postgresql+psycopg2:")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["journal", "sqlite", "postgresql"])
+def test_two_processes_share_a_study(tmp_path, kind):
+    storage = served(kind, tmp_path)
+    folders = [tmp_path / "s"] * 2 if storage is None else [tmp_path / "s", tmp_path / "t"]
+    words = {"src": str(runs.PROJECT / "src"), "tests": str(runs.PROJECT / "tests"), "storage": storage}
+    scripts = [TWO.format(directory=str(folder), **words) for folder in folders]
+    both = [subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True) for text in scripts]
+    done = [list(map(int, process.communicate()[0].split())) for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    assert sorted(done[0] + done[1]) == list(range(12)) and all(done)
+    trials = started(folders[0], 12, storage=storage, name="shared").trials()
+    assert [trial.value for trial in trials] == [number / 10 for number in range(12)]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"sampler": {"_target_": "optuna.samplers.Nonsense"}}, "optuna.samplers.Nonsense cannot be built"),
+        ({"storage": "sqlite:////nowhere/x.db"}, "hydra.sweeper.storage=sqlite:////nowhere/x.db cannot be used"),
+        ({"storage": "nonsense"}, "hydra.sweeper.storage=nonsense cannot be used"),
+    ],
+)
+def test_a_mistake_is_a_sentence(tmp_path, words, said):
+    with pytest.raises(UserError) as refused:
+        started(tmp_path / "s", 2, **words).propose(1)
+    assert said in str(refused.value)
+
+
+def test_a_study_of_another_direction_is_refused(tmp_path):
+    url = f"sqlite:///{tmp_path / 'x.db'}"
+    started(tmp_path / "s", 1, storage=url, name="a")
+    with pytest.raises(UserError, match="maximize"):
+        search.Search(tmp_path / "s", {}, "minimize", n_trials=1, sampler=TPE, pruner=NONE, storage=url, study_name="a")
+    assert json.loads((tmp_path / "s" / "study.json").read_text())["name"] == "a"
+
+
+def test_refused_ranges_leave_the_study_as_it_was(tmp_path):
+    first = started(tmp_path / "s", 3)
+    jobs = carry_out(first)
+    with pytest.raises(UserError):
+        started(tmp_path / "s", 5, lr=space("lr=choice(1,2)"), model=space("model=cnn,mlp")).propose(1)
+    again = carry_out(started(tmp_path / "s", 5))
+    assert len(jobs) == 3 and len(again) == 2 and not set(jobs) & set(again)
+
+
+def test_a_sweep_that_was_moved_is_the_same_study(tmp_path):
+    (tmp_path / "s").mkdir()
+    runs.write_json(tmp_path / "s" / "sweep.json", {"id": "s"})
+    jobs = carry_out(started(tmp_path / "s", 2))
+    (tmp_path / "s").rename(tmp_path / "elsewhere")
+    assert sorted(jobs | carry_out(started(tmp_path / "elsewhere", 4))) == [0, 1, 2, 3]
+    (tmp_path / "elsewhere" / "study.log").unlink()
+    with pytest.raises(UserError, match=r"has 0 trials, but .* has a job 3"):
+        started(tmp_path / "elsewhere", 6)
+
+
+def test_a_file_of_sqlite_counts_from_the_project(tmp_path, monkeypatch):
+    monkeypatch.setattr(runs, "PROJECT", tmp_path)
+    carry_out(started(tmp_path / "s", 2, storage="sqlite:///x.db"))
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    assert (tmp_path / "x.db").is_file() and list(carry_out(started(tmp_path / "s", 3, storage="sqlite:///x.db"))) == [
+        2
+    ]
+
+
+def test_a_half_written_journal_is_repaired_and_a_damaged_one_named(tmp_path):
+    jobs = carry_out(started(tmp_path / "s", 2))
+    file = tmp_path / "s" / "study.log"
+    whole = file.read_bytes()
+    file.write_bytes(whole + b'{"op_code": 4, "wor')
+    assert sorted(jobs | carry_out(started(tmp_path / "s", 3))) == [0, 1, 2]
+    for wrong in (b"nonsense\n", b"[]\n"):
+        file.write_bytes(whole[:200] + wrong + whole[200:])
+        with pytest.raises(UserError, match=r"study.log cannot be used"):
+            started(tmp_path / "s", 4)

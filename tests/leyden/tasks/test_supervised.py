@@ -1,0 +1,226 @@
+from functools import partial
+
+import pytest
+import torch
+from lightning import Trainer
+from torch import nn
+
+from lab.models.cnn import CNN
+from lab.models.rnn import RNN
+from lab.models.transformer import Transformer
+from lab.tasks.classification import Classification
+from lab.tasks.focal import FocalLoss
+from lab.tasks.regression import Regression
+from leyden import UserError
+from leyden.tasks.preprocess import Standardize
+
+
+def classification(model, **options):
+    options.setdefault("optimizer", partial(torch.optim.AdamW, lr=1e-3, weight_decay=0.1))
+    preprocess = Standardize("table", [0.0], [1.0])
+    return Classification(
+        num_classes=3,
+        model=model,
+        preprocess=preprocess,
+        loss=nn.CrossEntropyLoss(),
+        scheduler=None,
+        **options,
+    )
+
+
+def test_decay_is_for_matrices_and_kernels():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.norm, self.linear = nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Linear(2, 3)
+            self.embedding, self.rnn = nn.Embedding(4, 2), nn.GRU(2, 2)
+            self.tied = self.linear
+            self.position_embedding = nn.Parameter(torch.zeros(1, 4, 2))
+
+    task = classification(Model())
+    names = {id(p): name for name, p in task.named_parameters()}
+    decayed = {names[id(p)].removeprefix("model.") for p in task.decayed()}
+    assert decayed == {"conv.weight", "linear.weight", "rnn.weight_ih_l0", "rnn.weight_hh_l0"}
+
+
+def test_each_parameter_is_in_one_group(configure):
+    from leyden.run import build
+
+    for model in ("mlp", "cnn", "resnet"):
+        cfg = configure("data=fake", f"model={model}")
+        datamodule = build.data(cfg)
+        build.facts(cfg, datamodule)
+        task = build.task(cfg)
+        task._trainer = build.trainer(cfg, [])
+        task.schedule = lambda optimizer: {}
+        optimizer = task.configure_optimizers()["optimizer"]
+        grouped = [id(p) for group in optimizer.param_groups for p in group["params"]]
+        assert sorted(grouped) == sorted({id(p) for p in task.parameters()})
+        assert [group["weight_decay"] for group in optimizer.param_groups] == [0.01, 0.0]
+        assert optimizer.defaults["fused"] is True
+
+
+def test_focal_loss_is_cross_entropy_at_gamma_zero():
+    logits, y = torch.randn(8, 5), torch.arange(8) % 5
+    assert torch.allclose(FocalLoss(0)(logits, y), nn.functional.cross_entropy(logits, y))
+    assert FocalLoss(2)(logits, y) < nn.functional.cross_entropy(logits, y)
+
+
+def test_epoch_means_weigh_samples(train):
+    """The last batch is smaller than the others; the mean over samples must not be the mean over batches."""
+    from leyden.resume import checkpoints
+    from leyden.run import build, runs
+
+    run = train("trainer.max_epochs=1", "data.drop_last=false")
+    metrics = runs.read_json(run / "metrics.json")
+    cfg = runs.stored(run)
+    cfg.run_dir = str(run)
+    datamodule, task = build.data(cfg), build.task(cfg)
+    task.load_state_dict(checkpoints.read(run / "checkpoints" / "last.ckpt")["state_dict"])
+    task.eval()
+    samples = datamodule.splits["val"]
+    assert len(samples) % 16
+    with torch.inference_mode():
+        logits = task(samples.x.float() / 255)
+    assert metrics["val"]["val/loss"] == pytest.approx(nn.functional.cross_entropy(logits, samples.y).item(), rel=1e-5)
+    assert metrics["val"]["val/acc"] == pytest.approx((logits.argmax(1) == samples.y).double().mean().item(), rel=1e-6)
+
+
+def test_l1_shrinks_weights(train):
+    from leyden.resume import checkpoints
+
+    def norm(run):
+        state = checkpoints.read(run / "checkpoints" / "last.ckpt")["state_dict"]
+        return sum(value.abs().sum() for name, value in state.items() if name.startswith("model") and value.ndim > 1)
+
+    assert norm(train("task.l1=0.01", folder="l1")) < norm(train(folder="plain"))
+
+
+@pytest.mark.parametrize("scheduler", ["constant", "cosine", "onecycle", "step"])
+def test_the_rate_follows_the_factor(train, scheduler):
+    import csv
+    from functools import partial as fill
+
+    from lab import schedules
+
+    run = train(f"scheduler={scheduler}", "trainer.log_every_n_steps=1", "trainer.accumulate_grad_batches=2")
+    with open(run / "metrics.csv") as file:
+        rates = [float(row["lr"]) for row in csv.DictReader(file) if row["lr"]]
+    factor = fill(getattr(schedules, scheduler))
+    assert len(rates) == 6  # 5 batches of 84 samples make 3 steps, in 2 epochs
+    assert rates == pytest.approx([3e-3 * factor(step, 6) for step in range(6)])
+
+
+@pytest.mark.parametrize(
+    "scheduler",
+    [
+        ["scheduler=plateau", "scheduler.patience=0"],
+        ["~scheduler", "+scheduler={_target_:torch.optim.lr_scheduler.ExponentialLR,_partial_:true,gamma:0.5}"],
+        ["~scheduler", "+scheduler={_target_:torch.optim.lr_scheduler.OneCycleLR,_partial_:true,max_lr:0.1}"],
+    ],
+)
+def test_torch_schedulers_work(train, scheduler):
+    assert (train(*scheduler) / "checkpoints" / "last.ckpt").exists()
+
+
+# second-order gradients
+
+
+def trained(task):
+    """A task in training, with the trainer that its step looks at."""
+    task._trainer = Trainer(logger=False, enable_checkpointing=False, enable_progress_bar=False, accelerator="cpu")
+    return task.train()
+
+
+def gradients(task, batch):
+    task.zero_grad()
+    loss = task.training_step(batch, 0)
+    loss.backward()
+    return loss.detach(), {name: p.grad.clone() for name, p in task.named_parameters()}
+
+
+def test_gradient_penalty_of_a_linear_classifier_is_the_closed_form():
+    """The gradient of a sample's cross-entropy in x is W^T (probs - onehot)."""
+    model = nn.Linear(4, 3)
+    x, y = torch.randn(10, 4), torch.arange(10) % 3
+    loss, found = gradients(trained(classification(model, gradient_penalty=0.7)), (x, y))
+    probs = model(x).softmax(1) - nn.functional.one_hot(y, 3)
+    expected = nn.functional.cross_entropy(model(x), y) + 0.7 * (probs @ model.weight).square().sum(1).mean()
+    assert torch.allclose(loss, expected)
+    for gradient, value in zip(found.values(), torch.autograd.grad(expected, [*model.parameters()]), strict=True):
+        assert torch.allclose(gradient, value, atol=1e-6)
+
+
+def test_gradient_penalty_of_least_squares_is_the_closed_form():
+    """In what the model sees, which is standardised: the gradient of (w z + b - t)^2 is 2 (w z + b - t) w."""
+    model, options = nn.Linear(4, 1), {"loss": nn.MSELoss(), "optimizer": None, "scheduler": None}
+    preprocess = Standardize("table", [1.0] * 4, [5.0] * 4)
+    task = Regression([2.0], [3.0], model=model, preprocess=preprocess, gradient_penalty=0.2, **options)
+    x, y = torch.randn(10, 4), torch.randn(10)
+    residual = model((x - 1) / 5).squeeze(1) - (y - 2) / 3
+    expected = residual.square().mean() + 0.2 * (4 * residual.square() * model.weight.square().sum()).mean()
+    loss, found = gradients(trained(task), (x, y))
+    assert torch.allclose(loss, expected)
+    for gradient, value in zip(found.values(), torch.autograd.grad(expected, [*model.parameters()]), strict=True):
+        assert torch.allclose(gradient, value, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["cnn", "gru", "lstm", "transformer"])
+def test_gradient_penalty_has_the_gradient_of_finite_differences(kind):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(6, 5, 3, generator=generator, dtype=torch.float64), torch.tensor([5, 4, 5, 2, 1, 3])
+    if kind == "cnn":
+        x = torch.randn(6, 1, 8, 8, generator=generator, dtype=torch.float64)
+        model = CNN([1, 8, 8], 3, channels=[4], dropout=0.0, activation="gelu")
+    elif kind == "transformer":
+        model = Transformer([None, 3], 3, width=8, layers=1, heads=2, dropout=0.0)
+    else:
+        model = RNN([None, 3], 3, cell=kind, hidden=4)
+    task = trained(classification(model, gradient_penalty=1.0)).double()
+    batch = (x, torch.arange(6) % 3)
+    loss, found = gradients(task, batch)
+    assert loss > gradients(trained(classification(model)).double(), batch)[0]
+    ways = {name: torch.randn(p.shape, generator=generator, dtype=torch.float64) for name, p in task.named_parameters()}
+    losses = []
+    for step in (1e-5, -2e-5):
+        with torch.no_grad():
+            for name, parameter in task.named_parameters():
+                parameter += step * ways[name]
+        losses.append(task.training_step(batch, 0).item())
+    slope = sum((found[name] * way).sum().item() for name, way in ways.items())
+    assert (losses[0] - losses[1]) / 2e-5 == pytest.approx(slope, rel=1e-4)
+
+
+def test_gradient_penalty_does_not_depend_on_the_batch_size():
+    task = trained(classification(nn.Linear(4, 3), gradient_penalty=1.0))
+    x, y = torch.randn(6, 4), torch.arange(6) % 3
+    assert torch.allclose(task.training_step((x, y), 0), task.training_step((x.repeat(5, 1), y.repeat(5)), 0))
+
+
+def test_gradient_penalty_makes_a_model_less_steep(train):
+    from leyden.resume import checkpoints
+    from leyden.run import build, runs
+
+    def steepness(run):
+        cfg = runs.stored(run)
+        task, samples = build.task(cfg), build.data(cfg).splits["val"]
+        task.load_state_dict(checkpoints.read(run / "checkpoints" / "last.ckpt")["state_dict"])
+        task.eval()
+        x = task.preprocess(samples.x.float() / 255).requires_grad_()
+        (gradient,) = torch.autograd.grad(nn.functional.cross_entropy(task.model(x), samples.y), x)
+        return gradient.square().sum()
+
+    plain = train("trainer.max_epochs=4", folder="plain")
+    assert steepness(train("trainer.max_epochs=4", "task.gradient_penalty=1", folder="flat")) < steepness(plain)
+
+
+def test_a_compiled_model_has_no_gradient_penalty():
+    with pytest.raises(UserError, match=r"task\.compile=false"):
+        classification(nn.Linear(4, 3), gradient_penalty=1.0, compile=True)
+
+
+def test_the_rate_grows_with_the_joint_batch(train):
+    run = train("optimizer=sgd", "optimizer.lr=0.1", "optimizer.scale_lr=true", "trainer.accumulate_grad_batches=2",
+                "scheduler=constant", "scheduler.warmup_steps=0")  # fmt: skip
+    last = torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)
+    assert last["optimizer_states"][0]["param_groups"][0]["lr"] == 0.2

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_dir
 
-from leyden.launch import overrides  # noqa: F401  (overrides registers the resolvers)
+from leyden.launch import overrides  # noqa: F401  (registers the resolvers)
 from leyden.run import runs
 
 SMALL = ["data=fake", "data.num_samples=120", "data.shape=[1,8,8]", "data.batch_size=16", "model=mlp"]

@@ -18,9 +18,10 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sequential
 from foreign.segmentation import Segmentation, Shapes
 from foreign.stream import Forecast, Swings
 from leyden import UserError
-from leyden.launch import command, overrides
+from leyden.launch import overrides, plan
+from leyden.launch.line import split
 from leyden.resume import exact
-from leyden.run import runs, trust
+from leyden.run import configs, runs, trust
 
 CONF = Path(__file__).parent / "foreign" / "conf"
 OBJECTIVES = {"hdf5": "val/accuracy", "segmentation": "val/iou", "gan": "val/energy", "stream": "val/mse"}
@@ -49,7 +50,8 @@ def evaluate(tmp_path):
     def run(directory: Path, **keys: object) -> dict:
         from eval import evaluate
 
-        tree = command.from_run(overrides.split([f"log_dir='{tmp_path}'"], "eval"), str(directory))
+        tree = plan.composed(split([f"log_dir='{tmp_path}'"], "eval"), "eval", {"run": str(directory)}).tree
+        tree = overrides.without_hydra(tree)
         tree.update(keys, run_dir=str(tmp_path / "eval"))
         Path(tree.run_dir).mkdir(exist_ok=True)
         return evaluate(tree)
@@ -63,7 +65,7 @@ def test_it_trains_and_evaluates(train, evaluate, name):
     record, metrics = (runs.read_json(run / file) for file in ("run.json", "metrics.json"))
     assert record["status"] == "finished" and metrics["best"]["monitor"] == OBJECTIVES[name]
     assert (run / "checkpoints" / "last.ckpt").exists() and metrics["test"]["checkpoint"] == "checkpoints/best.ckpt"
-    assert not {"model", "optimizer", "scheduler"} & set(runs.stored(run))
+    assert not {"model", "optimizer", "scheduler"} & set(configs.stored(run))
     reason = "Swings is an IterableDataset, which alone knows its order" if name == "stream" else None
     assert (record["exact"], record["not_exact"]) == (reason is None, reason)
 

@@ -2,6 +2,8 @@
 
 import itertools
 import os
+import shlex
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,13 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
-from leyden import UserError
+from leyden import Failed, UserError
 from leyden.launch import parallel, sweeps
-from leyden.launch.keys import direction
+from leyden.run import runs
+from leyden.run.keys import direction
 from leyden.search import search
+
+SHOWN = 20  # rows of the table at a sweep's end
 
 
 class Sweep(Sweeper):
@@ -48,9 +53,9 @@ class Sweep(Sweeper):
             self.carry_out(ranges)
         except SystemExit as left:
             if self.config.get("stop_on_failure") and left.code == 1:
-                sweeps.conclude(self.directory, 0)
+                conclude(self.directory, 0)
             raise
-        sweeps.conclude(self.directory, self.config.get("max_failures", 0))
+        conclude(self.directory, self.config.get("max_failures", 0))
 
     def carry_out(self, ranges: list[Override]) -> None:
         raise NotImplementedError
@@ -136,7 +141,7 @@ class Optuna(Sweep):
         if not swept:
             raise UserError("There is nothing to search; type a range such as 'optimizer.lr=interval(1e-4,1e-1)'.")
         judged = cfg.checkpoint.mode if cfg.checkpoint.monitor == cfg.objective else direction(cfg.objective)
-        wanted = self.direction or {"min": "minimize", "max": "maximize"}.get(judged)
+        wanted = self.direction or {"min": "minimize", "max": "maximize"}.get(str(judged))
         if wanted not in ("minimize", "maximize"):
             raise UserError(
                 f"hydra.sweeper.direction must be minimize or maximize, and {cfg.objective} does not say which is "
@@ -155,3 +160,40 @@ class Optuna(Sweep):
         while jobs := study.propose(at_once):
             self.launch({number: [*fixed, *values] for number, values in jobs.items()})
             study.settle()
+
+
+# what came of a sweep
+
+
+def conclude(directory: Path, allowed: int) -> None:
+    """Print the table of a sweep, best first, and how its jobs ended.
+
+    Raises:
+        Failed: more jobs failed, or were never done, than allowed.
+    """
+    from leyden.report import formats, results, tables  # and with them pandas, which a single run does not need
+
+    if not any(directory.glob("*/run.json")):
+        return
+    found = [run for run in results.collect([directory]) if not retried_successfully(run)]
+    for table in tables.tables([run for run in found if run.config]):
+        more = len(table.results) - SHOWN
+        table.settings, table.results = table.settings[:SHOWN], table.results[:SHOWN]
+        print(formats.text(table, None, True) + (f"... and {more} rows more" if more > 0 else ""))
+    counts, where = Counter(run.status for run in found), shlex.quote(str(runs.in_words(directory)))
+    print(f"{many(len(found))}: {', '.join(f'{n} {status}' for status, n in counts.most_common())}")
+    print(f"table and picture: python src/report.py {where} --plot report.png", flush=True)
+    failed = [run.path.name for run in found if run.status not in (*sweeps.DONE, "running")]
+    if len(failed) > allowed:
+        again = f"python src/train.py sweep={where} retry_failed=true"
+        raise Failed(f"{many(len(failed))} failed: {', '.join(failed)}; see train.log of each. Try again: {again}")
+
+
+def retried_successfully(run: Any) -> bool:
+    """Whether a failed trial was tried again under another number, and was done then."""
+    again = run.path.parent / str(run.record.get("again"))
+    return run.status == "failed" and runs.read_json(again / "run.json").get("status") in sweeps.DONE
+
+
+def many(count: int) -> str:
+    return f"{count} job{'s' * (count != 1)}"

@@ -3,7 +3,6 @@
 import math
 import re
 import shlex
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,9 +12,9 @@ from filelock import FileLock
 from omegaconf import DictConfig
 
 from leyden import Failed, UserError
-from leyden.launch import cluster, overrides, ranks, stored
-from leyden.report import results
-from leyden.run import runs
+from leyden.launch import cluster, ranks, stored
+from leyden.launch.line import Line
+from leyden.run import configs, runs
 
 DONE = ("finished", "pruned")
 POLICY = ("retry_failed", "max_failures", "stop_on_failure")  # what may be typed anew for a sweep that goes on
@@ -24,7 +23,6 @@ MULTIRUN = ("-m", "--multirun")
 LAUNCHER = (  # numbers and names that a launcher only hands on; its others may be commands
     r"(n_jobs|dry_run|partition|account|nodes|(cpus|gpus|tasks)_per_\w+|mem_gb|timeout_min|array_parallelism)=[\w.-]*"
 )
-SHOWN = 20  # rows of the table at a sweep's end
 
 
 # the directory
@@ -46,7 +44,7 @@ def find(asked: str, logs: Path) -> Path:
     raise UserError(f"{asked} is no sweep: it has no sweep.json that can be read; try sweep=latest.")
 
 
-def go_on(line: overrides.Line, asked: str, logs: Path) -> Path:
+def go_on(line: Line, asked: str, logs: Path) -> Path:
     """Put what a sweep was started with before what is typed now, which wins; returns the sweep's directory.
 
     Raises:
@@ -82,7 +80,7 @@ def may_be_stored(override: str) -> bool:
     if name in ("hydra.sweeper.sampler._target_", "hydra.sweeper.pruner._target_"):
         return bool(re.fullmatch(r"optuna\.(samplers|pruners)\.\w+", value))
     plain = re.fullmatch(r"\w[\w-]*([./][\w-]+)*", name)  # no flag, no package, no folder above
-    if not plain or "_target_" in override or name.split(".")[0] in stored.PACKAGES:
+    if not plain or "_target_" in override or name.split(".")[0] in configs.PACKAGES:
         return False
     if name.startswith("hydra.launcher."):
         return bool(re.fullmatch(LAUNCHER, override.partition(".launcher.")[2]))
@@ -94,7 +92,7 @@ def may_be_stored(override: str) -> bool:
 
 
 @contextmanager
-def kept(directory: Path, line: overrides.Line) -> Iterator[None]:
+def kept(directory: Path, line: Line) -> Iterator[None]:
     """Note what a sweep is started with, or goes on with, unless that is refused."""
     file, lock = directory / "sweep.json", FileLock(directory / ".lock")
     lasting = [key for key in line.typed if stored.name_of(key) not in POLICY]
@@ -199,57 +197,27 @@ def going_on(cfg: DictConfig, directory: Path) -> DictConfig:
     """The config of a job that was stopped: its own, not what conf/ says now."""
     if not (directory / "config.yaml").is_file():
         return cfg
-    tree = runs.stored(directory)
-    tree.update({"own": [], "trusted": stored.packages(cfg)})
+    tree = configs.stored(directory)
+    tree.update({"own": [], "trusted": configs.packages(cfg)})
     tree.update({name: cfg[name] for name in ("log_dir", "exact") if name in cfg})
-    stored.point(tree, directory, str(directory))
+    stored.set_resume_checkpoint(tree, directory, str(directory))
     return tree
 
 
 def objective(directory: Path) -> float | None:
     """The best value of a run's objective."""
-    return results.number(results.part(runs.read_json(directory / "metrics.json"), "best").get("objective"))
+    value = part_of(directory, "best").get("objective")
+    return float(value) if isinstance(value, int | float) else None
+
+
+def part_of(directory: Path, name: str) -> dict[str, Any]:
+    """A part of a run's metrics.json; empty where there is none."""
+    found = runs.read_json(directory / "metrics.json").get(name)
+    return found if isinstance(found, dict) else {}
 
 
 def nan(directory: Path, cfg: DictConfig) -> str | None:
     """The objective's name, if its last value was none."""
     name = str(cfg.get("objective"))
-    value = results.part(runs.read_json(directory / "metrics.json"), name.partition("/")[0]).get(name)
+    value = part_of(directory, name.partition("/")[0]).get(name)
     return name if isinstance(value, float) and math.isnan(value) else None
-
-
-# what came of it
-
-
-def conclude(directory: Path, allowed: int) -> None:
-    """Print the table of a sweep, best first, and how its jobs ended.
-
-    Raises:
-        Failed: more jobs failed, or were never done, than allowed.
-    """
-    from leyden.report import formats, tables  # and with them pandas, which a single run does not need
-
-    if not any(directory.glob("*/run.json")):
-        return
-    found = [run for run in results.collect([directory]) if not retried_successfully(run)]
-    for table in tables.tables([run for run in found if run.config]):
-        more = len(table.results) - SHOWN
-        table.settings, table.results = table.settings[:SHOWN], table.results[:SHOWN]
-        print(formats.text(table, None, True) + (f"... and {more} rows more" if more > 0 else ""))
-    counts, where = Counter(run.status for run in found), shlex.quote(str(runs.in_words(directory)))
-    print(f"{many(len(found))}: {', '.join(f'{n} {status}' for status, n in counts.most_common())}")
-    print(f"table and picture: python src/report.py {where} --plot report.png", flush=True)
-    failed = [run.path.name for run in found if run.status not in (*DONE, "running")]
-    if len(failed) > allowed:
-        again = f"python src/train.py sweep={where} retry_failed=true"
-        raise Failed(f"{many(len(failed))} failed: {', '.join(failed)}; see train.log of each. Try again: {again}")
-
-
-def retried_successfully(run: results.Run) -> bool:
-    """Whether a failed trial was tried again under another number, and was done then."""
-    again = run.path.parent / str(run.record.get("again"))
-    return run.status == "failed" and runs.read_json(again / "run.json").get("status") in DONE
-
-
-def many(count: int) -> str:
-    return f"{count} job{'s' * (count != 1)}"

@@ -9,8 +9,7 @@ import pandas
 from leyden.report.formats import setting
 from leyden.report.results import Run, number, part
 from leyden.report.tables import MISSING
-
-OWN = ("run_dir", "log_dir", "name", "resume", "rerun")  # keys that each run has for itself
+from leyden.run.keys import role
 
 
 def told(first: Run, second: Run) -> str:
@@ -30,7 +29,7 @@ def told(first: Run, second: Run) -> str:
 
 def compare(a: dict[str, Any], b: dict[str, Any]) -> pandas.DataFrame:
     """Both values of what differs, by name."""
-    names = [name for name in {**a, **b} if name.split(".")[0] not in OWN]
+    names = [name for name in {**a, **b} if role(name) != "label"]
     frame = pandas.DataFrame(
         {side: [setting(values.get(name, MISSING)) for name in names] for side, values in (("a", a), ("b", b))},
         index=names,

@@ -11,16 +11,11 @@ from typing import Any
 import yaml
 
 from leyden import UserError
-from leyden.launch.keys import direction
-from leyden.run import life, runs
+from leyden.run import configs, life, runs
+from leyden.run.keys import direction
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the one in C is ten times faster
 DEPTH = 4  # folders below a place in which runs are looked for
-SILENT = (  # keys that change no number, or say only which run it is
-    "facts", "run_dir", "log_dir", "data_dir", "name", "tags", "note", "resume", "rerun", "own", "trusted", "threads",
-    "exact", "logger", "profiler", "sweep", "objective",
-    "retry_failed", "max_failures", "stop_on_failure",
-)  # fmt: skip
 FILES = ("config.yaml", "run.json", "metrics.json", ".hydra/config.yaml")  # of which a run has at least one
 
 
@@ -182,7 +177,7 @@ def read(path: Path) -> Run:
     if not (path / "config.yaml").exists() and run.status != "finished":
         tree = load(path / ".hydra" / "config.yaml")  # of a run that ended before it was built
     run.foreign = "run" in tree or "rounds" in tree  # an evaluation, a prediction, an export; a benchmark
-    if not all(isinstance(tree.get(key), dict) for key in runs.NEEDED):
+    if not all(isinstance(tree.get(key), dict) for key in configs.NEEDED):
         run.flaws.append("config.yaml")
     else:
         run.config = flat(tree)

@@ -8,7 +8,8 @@ from typing import Any
 import pandas
 
 from leyden import UserError
-from leyden.report.results import SILENT, Run, number, part
+from leyden.report.results import Run, number, part
+from leyden.run.keys import role
 
 REPEATS = ("seed", "data.fold")  # keys of runs that are one row
 MEASURED = ["value", "epoch", "test", "seconds", "samples_per_second"]
@@ -120,7 +121,7 @@ def differing(runs: list[Run]) -> list[str]:
     Where the class differs, its own arguments do not say more: they count among runs of the same class, or when typed.
     """
     typed = {key for run in runs for key in run.overrides}
-    keys = dict.fromkeys(key for run in runs for key in run.config if key.split(".")[0] not in SILENT)
+    keys = dict.fromkeys(key for run in runs for key in run.config if role(key) != "label")
     targets = sorted({key for key in keys if key.endswith("_target_")})
     found = []
     for key in keys:

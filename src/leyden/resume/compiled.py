@@ -38,8 +38,9 @@ def by_the_run_alone() -> Iterator[None]:
     try:
         yield
     finally:
+        after = config.get_config_copy()
         for name, value in before.items():
-            if getattr(config, name) != value:  # to set the deprecated ones warns
+            if after[name] != value:  # to read or set the deprecated ones warns
                 setattr(config, name, value)
         shapes.use_duck_shape = equal
         logger.removeHandler(listener)

@@ -16,7 +16,6 @@ from lightning import LightningDataModule, LightningModule, Trainer
 from lightning.fabric.utilities.seed import pl_worker_init_function, reset_seed
 from lightning.pytorch.callbacks import Callback, Checkpoint, RichProgressBar
 from lightning.pytorch.strategies import DDPStrategy
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
@@ -26,18 +25,14 @@ from leyden import UserError, lightning_internals  # fmt: skip
 from leyden.data.datamodule import DataModule
 from leyden.debug import failures  # fmt: skip
 from leyden.debug.mistakes import Mistakes
-from leyden.launch.readers import literal
 from leyden.ops import kernels
 from leyden.resume import checkpoints, compiled, exact  # fmt: skip
 from leyden.resume.checkpoints import AtomicIO
 from leyden.resume.keeper import Keeper
 from leyden.resume.records import Records
 from leyden.run import loggers, runs, same_data, study, trust  # fmt: skip
+from leyden.run.configs import literal
 
-# What constructors raise for arguments that they do not take; of Hydra itself where it refuses a target.
-USERS = (
-    TypeError, ValueError, MisconfigurationException, ImportError, InstantiationException, OmegaConfBaseException,
-)  # fmt: skip
 log = logging.getLogger(__name__)
 
 
@@ -62,13 +57,11 @@ def make(cfg: DictConfig, key: str, node: Any, **keywords: Any) -> Any:
         lines = [line for line in str(error).splitlines() if line.strip()]
         if isinstance(cause, ModuleNotFoundError) and key.startswith("logger."):
             raise UserError(loggers.missing(key)) from error
-        if isinstance(cause, USERS):
-            what = " ".join(str(cause).split()) or lines[0]
-            part = re.search(r"^full_key: (\S+)", str(error), re.M)
-            name = part[1] if part else key
-            target = f" ({node.get('_target_')})" if name in ("data", "task") else ""
-            raise UserError(f"{name}{target} cannot be built: {what.rstrip('.')}.") from error
-        raise
+        what = " ".join(str(cause).split()) or lines[0]
+        part = re.search(r"^full_key: (\S+)", str(error), re.M)
+        name = part[1] if part else key
+        target = f" ({node.get('_target_')})" if name in ("data", "task") else ""
+        raise UserError(f"{name}{target} cannot be built: {what.rstrip('.')}.") from error
 
 
 def data(cfg: DictConfig) -> LightningDataModule:

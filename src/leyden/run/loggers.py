@@ -13,8 +13,8 @@ from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, Wand
 from omegaconf import DictConfig, OmegaConf
 
 from leyden import UserError
-from leyden.report.results import SILENT
 from leyden.run import runs
+from leyden.run.keys import role
 
 log = logging.getLogger(__name__)
 USUAL = ("model", "data", "seed")  # columns of each run; TensorBoard shows no more than five unless asked to
@@ -101,7 +101,7 @@ def settings(cfg: DictConfig, overrides: list[str], command: list[str]) -> dict[
     found = {name: plain(OmegaConf.select(cfg, name)) for name in USUAL if OmegaConf.select(cfg, name) is not None}
     for override in varied or overrides:
         key, _, text = override.lstrip("+").partition("=")
-        if key.split(".")[0] not in SILENT and not key.startswith(("~", "hydra")):
+        if role(key) != "label" and not key.startswith(("~", "hydra")):
             node = None if "/" in key else OmegaConf.select(cfg, key)
             found[key] = text if OmegaConf.is_dict(node) or node is None else plain(node)
     return found

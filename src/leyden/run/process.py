@@ -106,6 +106,8 @@ def switches(cfg: DictConfig) -> None:
         raise UserError(f"matmul_precision={cfg.matmul_precision} is none; choose highest, high or medium.")
     torch.set_float32_matmul_precision(cfg.matmul_precision)
     torch.backends.cudnn.deterministic = bool(cfg.trainer.deterministic)  # the Trainer sets the rest before CUDA starts
+    if not 0 <= cfg.seed < 2**32:
+        raise UserError(f"`seed` must be from 0 to 4294967295; got `{cfg.seed}`.")
     lightning.seed_everything(cfg.seed, workers=True, verbose=False)
 
 
@@ -127,6 +129,8 @@ def end_workers() -> None:
 
 def threads(cfg: DictConfig) -> int:
     """CPU threads of this process: as asked, by OMP_NUM_THREADS, or the cores divided among the processes."""
+    if cfg.threads is not None and cfg.threads < 1:
+        raise UserError(f"`threads` must be at least 1; got `{cfg.threads}`.")
     if cfg.threads:
         return cfg.threads
     if os.environ.get("OMP_NUM_THREADS", "").isdigit():

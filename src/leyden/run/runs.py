@@ -11,14 +11,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from leyden import UserError
 from leyden.run import life
 
 PROJECT = Path(__file__).resolve().parents[3]
 CONF = PROJECT / "conf"
-NEEDED = ("data", "task", "trainer")  # in the config of a run
 WRITING = threading.Lock()  # of run.json, which two threads update
 
 
@@ -34,6 +33,20 @@ def in_project(path: str | Path) -> Path:
 
 
 # where runs are
+
+
+def logs_folder(typed: str | None = None) -> Path:
+    """The folder of all runs: as typed, or as conf/train.yaml and conf/local say.
+
+    Raises:
+        UserError: it cannot be known.
+    """
+    folder: Any = typed
+    for name in ("train", "local/default") if typed is None else ():
+        if (CONF / f"{name}.yaml").is_file():
+            tree: Any = OmegaConf.load(CONF / f"{name}.yaml")
+            folder = tree.get("log_dir", folder)
+    return in_project(folder)
 
 
 def create(folder: Path, name: str | None = None) -> Path:
@@ -104,24 +117,6 @@ def weights(source: str, logs: Path) -> Path:
     if not file.exists() and file.suffix in (".pt", ".pth", ".bin", ".ckpt"):
         raise UserError(f"init_from={source}: there is no such file.")
     return file if file.is_file() else checkpoint(source, find(source, logs))
-
-
-def stored(directory: Path) -> DictConfig:
-    """The tree that a run was built from, with its interpolations and the number of threads that it had.
-
-    Raises:
-        UserError: it cannot be read.
-    """
-    try:
-        tree = OmegaConf.load(directory / "config.yaml")
-    except Exception as error:  # of YAML and of OmegaConf alike
-        raise UserError(f"{directory / 'config.yaml'} cannot be read ({str(error).splitlines()[0]}).") from error
-    if not isinstance(tree, DictConfig) or not all(isinstance(tree.get(key), DictConfig) for key in NEEDED):
-        raise UserError(f"{directory / 'config.yaml'} is no config of a run: it needs {', '.join(NEEDED)}.")
-    for key in ("hydra", "defaults"):  # would be Hydra's own, which builds what they name
-        tree.pop(key, None)
-    tree.threads = tree.get("threads") or read_json(directory / "run.json").get("threads")
-    return tree
 
 
 # whether a run lives

@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from leyden import UserError
 from leyden.data.datamodule import DataModule
-from leyden.run import runs
+from leyden.run import configs, runs
 
 # facts that a model keeps as they were; all others say what its inputs and outputs mean
 STATISTICS = ("mean", "std", "counts", "target_mean", "target_std")
@@ -80,7 +80,7 @@ def other_data(cfg: DictConfig) -> bool:
     """Whether a run is repeated on other data or splits because its user says so."""
     if not cfg.get("rerun"):
         return False
-    nodes: Any = (OmegaConf.to_container(tree.data, resolve=True) for tree in (cfg, runs.stored(Path(cfg.rerun))))
+    nodes: Any = (OmegaConf.to_container(tree.data, resolve=True) for tree in (cfg, configs.stored(Path(cfg.rerun))))
     now, then = ({key: value for key, value in node.items() if key not in LOADING} for node in nodes)
     return now != then
 

@@ -25,8 +25,8 @@ from torchvision.transforms import v2
 
 from leyden import UserError
 from leyden.data.augment import Transform
-from leyden.launch import stored
-from leyden.launch.readers import literal
+from leyden.run import configs
+from leyden.run.configs import literal
 
 logging.getLogger("hydra.utils").setLevel(logging.CRITICAL)  # what it says of a missing target our sentence says, too
 LIBRARIES = ("leyden", "torch", "torchvision", "lightning", "torchmetrics", "optuna")
@@ -49,7 +49,7 @@ def checked(cfg: DictConfig, node: Any) -> Any:
     tree: Any = OmegaConf.to_container(cfg, resolve=False)
     tree.pop("facts", None)  # what the data says
     known = {str(part.get("_target_")) for part in parts(tree)}
-    own, new = [*(cfg.get("own") or ()), *(cfg.get("trusted") or ())], not stored.is_stored(cfg)
+    own, new = [*(cfg.get("own") or ()), *(cfg.get("trusted") or ())], not configs.is_stored(cfg)
     plain = OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
     for part in parts(plain):
         if (part.get("_recursive_") is False or part.get("_convert_", "all") != "all") and "${" in str(part):
@@ -95,7 +95,7 @@ def check(target: str, own: list[str], new: bool) -> None:
     code = found.__func__ if isinstance(found, MethodType) and isinstance(found.__self__, type) else found
     home, name = str(getattr(code, "__module__", "")), str(getattr(code, "__qualname__", ""))
     if home.split(".")[0] in LIBRARIES:
-        allowed = shipped(found, home, name, target)
+        allowed = shipped(found, home, target)
     else:
         function = isinstance(found, FunctionType) and "." not in name
         allowed = (
@@ -117,7 +117,7 @@ def defined(code: Any, home: str, name: str) -> bool:
     return code is getattr(again, "__func__", again)
 
 
-def shipped(found: Any, home: str, name: str, target: str) -> bool:
+def shipped(found: Any, home: str, target: str) -> bool:
     """Whether this is a part of a run out of the libraries that the template is made of."""
     if any(word.startswith("_") for word in target.split(".")) or inside(home, CLOSED):
         return False

@@ -7,6 +7,7 @@ from torch import nn
 
 from lab.tasks.regression import R2, Regression
 from leyden import UserError
+from leyden.run import configs
 from leyden.tasks.preprocess import Standardize
 
 
@@ -32,9 +33,9 @@ def regression(model, mean, std, loss=None):
 
 def loaded(run):
     from leyden.resume import checkpoints
-    from leyden.run import build, runs
+    from leyden.run import build
 
-    cfg = runs.stored(run)
+    cfg = configs.stored(run)
     cfg.run_dir = str(run)
     task = build.task(cfg).eval()
     task.load_state_dict(checkpoints.read(run / "checkpoints" / "best.ckpt")["state_dict"])

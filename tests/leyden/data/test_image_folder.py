@@ -16,7 +16,7 @@ from leyden import UserError
 from leyden.data.decode import decode
 from leyden.data.image_folder import ImageFolder
 from leyden.data.pictures import Scan
-from leyden.run import build, runs
+from leyden.run import build, configs, runs
 
 PHOTOS = [Image.fromarray(picture) for picture in load_sample_images().images]
 SCRIPTS = ["Церковь", "花", "زهرة", 'plain flower\'s "best"']
@@ -460,7 +460,7 @@ def test_a_config_builds_it_and_a_run_notes_what_it_skipped(tmp_path, configure,
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     assert record["skipped"]["count"] == 3 and record["skipped"]["files"]["flower/2.jpg"] == "it is empty"
     assert "flower/2.jpg: it is empty" in (tmp_path / "run" / "train.log").read_text()
-    stored = runs.stored(tmp_path / "run")
+    stored = configs.stored(tmp_path / "run")
     assert stored.facts.classes == ["flower", "temple"] and build.data(stored).classes == ["flower", "temple"]
     with pytest.raises(UserError, match="root is needed"):
         build.data(configure("data=image_folder"))

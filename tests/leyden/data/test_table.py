@@ -6,6 +6,7 @@ import torch
 
 from leyden import UserError
 from leyden.data.table import Table, codes, is_number
+from leyden.run import configs
 from leyden.tasks.preprocess import Encode
 
 CITIES = ["Bern", "Rome", "Turku"]
@@ -225,7 +226,7 @@ def test_a_table_trains_and_keeps_its_encoding(table, configure, tmp_path):
     keys = ["task=regression", "model=mlp", "trainer.max_epochs=20", "data.batch_size=8"]
     train(configure("data=table", f"data.path={path}", "data.target=label", *keys))
     assert runs.read_json(run / "metrics.json")["test"]["test/r2"] > 0.3
-    task, state = build.task(runs.stored(run)).eval(), checkpoints.read(run / "checkpoints/best.ckpt")["state_dict"]
+    task, state = build.task(configs.stored(run)).eval(), checkpoints.read(run / "checkpoints/best.ckpt")["state_dict"]
     assert {f"preprocess.encode.{name}" for name in ("source", "category", "fill")} <= set(state)
     task.load_state_dict(state)
     assert task(torch.full((2, 4), torch.nan)).isfinite().all()

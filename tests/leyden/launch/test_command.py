@@ -39,9 +39,9 @@ def test_resolve_says_that_facts_need_the_data(said):
 
 
 def test_all_mistakes_at_once_in_a_line_each(command):
-    shown = command("train.py", "optimzer.lr=1", "model=cn", "data.batch_size=-3", "trainer.max_epochs=abc")
+    shown = command("train.py", "optimzer.lr=1", "model=cn", "data.batch_size=x", "trainer.max_epochs=abc")
     assert shown.returncode == 2 and len(shown.stderr.splitlines()) == 4
-    for word in ("optimizer.lr", "cnn", "at least 1", "whole number"):
+    for word in ("optimizer.lr", "cnn", "data.batch_size needs", "max_epochs needs"):
         assert word in shown.stderr
 
 

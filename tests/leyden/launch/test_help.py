@@ -7,6 +7,7 @@ import pytest
 
 from leyden.launch import overrides
 from leyden.launch.help import show_help
+from leyden.launch.line import split
 from leyden.run import runs
 
 CONF = runs.PROJECT / "conf"
@@ -28,7 +29,7 @@ def test_a_config_that_inherits_has_the_groups_and_keys_of_both():
 @pytest.mark.parametrize("config", ["train", "benchmark"])
 def test_its_examples_are_right(config):
     for line in show_help(config, CONF).partition("Examples\n")[2].splitlines():
-        overrides.check(overrides.split(line.split()[2:], config), CONF)
+        overrides.compose(split(line.split()[2:], config), CONF)
 
 
 def test_hydra_is_not_imported():

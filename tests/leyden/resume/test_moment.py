@@ -238,12 +238,11 @@ class Losses(Callback):
 @pytest.mark.parametrize("every", [2, 3])
 def test_attributes_of_the_users_own_go_on(broken, configure, monkeypatch, every):
     """A mean over the epoch counts the batches before a stop, too."""
-    monkeypatch.setattr("lab.tasks.classification.Plain", Recipes, raising=False)
     watchers = build.watchers
     monkeypatch.setattr(build, "watchers", lambda cfg: put(watchers(cfg), Losses()))
 
     def change(cfg):
-        cfg.task = {"_target_": "lab.tasks.classification.Plain", "model": "${model}"}
+        cfg.task, cfg.trusted = {"_target_": f"{__name__}.Recipes", "model": "${model}"}, [__name__]
         cfg.objective = "val/loss"
 
     keys = [*SMALL, "trainer.max_epochs=2", f"checkpoint.every_n_steps={every}"]
@@ -263,9 +262,8 @@ class Streams(Plain):
 def test_what_cannot_go_on_is_named(configure, monkeypatch):
     from train import train
 
-    monkeypatch.setattr("lab.tasks.classification.Plain", Streams, raising=False)
     cfg = configure(*SMALL, "trainer.max_epochs=1")
-    cfg.task = {"_target_": "lab.tasks.classification.Plain", "model": "${model}"}
+    cfg.task, cfg.trusted = {"_target_": f"{__name__}.Streams", "model": "${model}"}, [__name__]
     cfg.objective = "val/loss"
     train(cfg)
     record = runs.read_json(Path(cfg.run_dir) / "run.json")

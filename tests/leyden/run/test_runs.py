@@ -61,7 +61,9 @@ def test_json_is_whole_or_old(tmp_path):
 
 
 def test_no_torch_is_imported():
-    code = "import sys, leyden.launch.command, leyden.launch.ranks; assert 'torch' not in sys.modules"
+    code = (
+        "import sys, leyden.launch.command, leyden.launch.plan, leyden.launch.ranks; assert 'torch' not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"PYTHONPATH": str(runs.PROJECT / "src")})
 
 

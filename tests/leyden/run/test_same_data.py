@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from leyden.data.datamodule import DataModule
-from leyden.run import build, runs
+from leyden.run import build, configs, runs
 
 CONF = Path(__file__).parent / "foreign" / "conf"
 QUICK = ["trainer.max_epochs=1", "logger=[]", "threads=1", "data.batch_size=8", "data.num_workers=0"]
@@ -120,11 +120,11 @@ def test_a_changed_data_set_is_refused_wherever_a_run_goes_on(kind, typed, tmp_p
         elif evaluated["status"] == "finished":
             assert "exact" not in evaluated
     assert typed("train", "rerun=a", "name=d", "exact=false")[0] == 0
-    facts = runs.stored(run).facts
+    facts = configs.stored(run).facts
     assert typed("train", "resume=a", "trainer.max_epochs=2", "exact=false")[0] == 0
     record = runs.read_json(run / "run.json")
     assert record["exact"] is False and "data_fingerprint" in record["not_exact"]
-    assert runs.stored(run).facts == facts  # those that the model was built with
+    assert configs.stored(run).facts == facts  # those that the model was built with
 
 
 def test_splits_of_the_users_own_may_change(typed, tmp_path):

@@ -9,7 +9,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from leyden import UserError
-from leyden.run import build, runs, study, trust
+from leyden.run import build, configs, runs, study, trust
 from test_conf import OPTIONS
 
 FACTS = {
@@ -27,7 +27,7 @@ HOSTILE = [
     "leyden.resume.checkpoints.plain", "leyden.resume.checkpoints.read", "leyden.ops.kernels.load",
     "leyden.run.runs.find",
     "leyden.run.runs.os.system", "leyden.run.runs.Path", "leyden.run.build.instantiate", "leyden.run.build.make",
-    "leyden.run.record.subprocess.run", "leyden.run.trust.get_object", "leyden.deploy.predictor.Program",
+    "leyden.run.record.subprocess.run", "leyden.run.trust.get_object",
     "hydra.utils.get_method", "hydra.utils.instantiate", "hydra.utils.call", "functools.partial",
     "importlib.import_module", "shutil.rmtree", "torch.os.system", "lightning.pytorch.trainer.trainer.os.remove",
     "torchvision.datasets.utils.download_url", "torchvision.datasets.MNIST",
@@ -186,7 +186,7 @@ def test_text_of_the_data_is_text(tmp_path, script):
     status, _, wrong = script("train.py", *line, "logger=[tensorboard,csv]", "data.test_fraction=0.3", *common)
     assert status == 0, wrong
     run = tmp_path / "train" / "a"
-    stored = runs.stored(run)
+    stored = configs.stored(run)
     assert sorted(OmegaConf.to_container(stored.facts, resolve=True)["classes"]) == sorted(names)
     assert "\\${oc.env:HOME}" in (run / "config.yaml").read_text()
     for command in (
@@ -209,7 +209,7 @@ def test_cells_and_columns_of_a_table_are_text(tmp_path, script):
     line = ["data=table", f"data.path='{tmp_path / 't.csv'}'", "data.target=y", "model=mlp", "debug=fast", "name=t"]
     status, _, wrong = script("train.py", *line, f"log_dir='{tmp_path}'")
     assert status == 0, wrong
-    facts = OmegaConf.to_container(runs.stored(tmp_path / "train" / "t").facts, resolve=True)
+    facts = OmegaConf.to_container(configs.stored(tmp_path / "train" / "t").facts, resolve=True)
     assert facts["classes"] == ["${seed}", "x"]
     assert [column["name"] for column in facts["columns"]] == ["${now:}", "${col}"]
     assert facts["columns"][1]["categories"] == ["${oc.env:HOME}", "b"]

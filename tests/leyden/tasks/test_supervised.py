@@ -12,6 +12,7 @@ from lab.tasks.classification import Classification
 from lab.tasks.focal import FocalLoss
 from lab.tasks.regression import Regression
 from leyden import UserError
+from leyden.run import configs
 from leyden.tasks.preprocess import Standardize
 
 
@@ -73,7 +74,7 @@ def test_epoch_means_weigh_samples(train):
 
     run = train("trainer.max_epochs=1", "data.drop_last=false")
     metrics = runs.read_json(run / "metrics.json")
-    cfg = runs.stored(run)
+    cfg = configs.stored(run)
     cfg.run_dir = str(run)
     datamodule, task = build.data(cfg), build.task(cfg)
     task.load_state_dict(checkpoints.read(run / "checkpoints" / "last.ckpt")["state_dict"])
@@ -199,10 +200,10 @@ def test_gradient_penalty_does_not_depend_on_the_batch_size():
 
 def test_gradient_penalty_makes_a_model_less_steep(train):
     from leyden.resume import checkpoints
-    from leyden.run import build, runs
+    from leyden.run import build
 
     def steepness(run):
-        cfg = runs.stored(run)
+        cfg = configs.stored(run)
         task, samples = build.task(cfg), build.data(cfg).splits["val"]
         task.load_state_dict(checkpoints.read(run / "checkpoints" / "last.ckpt")["state_dict"])
         task.eval()

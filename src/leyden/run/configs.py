@@ -1,0 +1,73 @@
+"""Configs: those of runs, text that is no config, and the resolvers that a YAML may use."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from leyden import UserError
+from leyden.run.keys import direction
+from leyden.run.runs import in_project, read_json
+
+PACKAGES = ("own", "trusted")  # keys that say which packages a stored config may build from
+NEEDED = ("data", "task", "trainer")  # in the config of a run
+
+
+def stored(directory: Path) -> DictConfig:
+    """The tree that a run was built from, with its interpolations and the number of threads that it had.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    try:
+        tree = OmegaConf.load(directory / "config.yaml")
+    except Exception as error:  # of YAML and of OmegaConf alike
+        raise UserError(f"{directory / 'config.yaml'} cannot be read ({str(error).splitlines()[0]}).") from error
+    if not isinstance(tree, DictConfig) or not all(isinstance(tree.get(key), DictConfig) for key in NEEDED):
+        raise UserError(f"{directory / 'config.yaml'} is no config of a run: it needs {', '.join(NEEDED)}.")
+    for key in ("hydra", "defaults"):  # would be Hydra's own, which builds what they name
+        tree.pop(key, None)
+    tree.threads = tree.get("threads") or read_json(directory / "run.json").get("threads")
+    return tree
+
+
+def is_stored(tree: DictConfig) -> bool:
+    """Whether a config comes from a run, and not from conf/ and the command line."""
+    return any(tree.get(key) for key in ("resume", "rerun", "run"))
+
+
+def packages(tree: DictConfig) -> list[str]:
+    """The user's packages that a config may build from; one that does not come from a run, from all that it names."""
+    found = {package for name in PACKAGES for package in tree.get(name) or ()}
+    if not is_stored(tree):
+        found.update(re.findall(r"_target_: (\w+)\.", OmegaConf.to_yaml(tree)))
+    return sorted(found)
+
+
+def literal(value: Any) -> Any:
+    """A text, or each one in dicts and lists, as OmegaConf leaves it as it is."""
+    if type(value) in (list, tuple):
+        return [literal(part) for part in value]
+    if isinstance(value, dict):
+        return {name: literal(part) for name, part in value.items()}
+    return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
+
+
+# resolvers
+
+
+def label(run_dir: str | None) -> str | None:
+    """The name of a run among all: of a job of a sweep with the sweep's."""
+    path = Path(run_dir or "")
+    return (f"{path.parent.name}-{path.name}" if path.name.isdecimal() else path.name) or None
+
+
+def mode(metric: str, monitor: str = "", mode_of_monitor: str | None = None) -> str | None:
+    """`min` or `max`: as is said of the monitor, where the metric is that one, else as the name says; None: unknown."""
+    return mode_of_monitor if metric == monitor else direction(metric)
+
+
+RESOLVERS: dict[str, Any] = {"direction": mode, "label": label, "in_project": in_project}
+for name, function in RESOLVERS.items():
+    OmegaConf.register_new_resolver(name, function, replace=True)

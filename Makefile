@@ -40,5 +40,5 @@ format: install  ## put the code into shape
 	@$(RUN) -m ruff check --fix . && $(RUN) -m ruff format .
 
 clean:  ## delete caches and builds; neither runs nor data
-	@rm -rf build dist .pytest_cache .ruff_cache .mypy_cache src/*.egg-info src/leyden/ops/build src/leyden/ops/*.egg-info
+	@rm -rf build dist .pytest_cache .ruff_cache .mypy_cache src/*.egg-info
 	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

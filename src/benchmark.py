@@ -10,6 +10,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from leyden import UserError
+from leyden.files import write_json
 from leyden.launch.command import launch
 
 log = logging.getLogger("leyden.benchmark")
@@ -34,7 +35,7 @@ def benchmark(cfg: DictConfig) -> float:
     """
     from leyden.debug import timing
     from leyden.launch import ranks
-    from leyden.run import build, process, record, runs
+    from leyden.run import build, process, record
 
     if ranks.outside() or ranks.count(cfg.trainer) > 1:
         raise UserError("A benchmark measures one process; start it without torchrun, with trainer.devices=1.")
@@ -64,7 +65,7 @@ def benchmark(cfg: DictConfig) -> float:
         where, share = max(found["train"]["shares"].items(), key=lambda item: item[1])
         advice = f"The bottleneck of training is {where}, {share:.0%} of a step; change {KEYS[where]}."
         results = {"ratio": found["train"]["ratio"], "bottleneck": advice, "exactness": whole.exactness, **found}
-        runs.write_json(Path(cfg.run_dir) / "benchmark.json", results)
+        write_json(Path(cfg.run_dir) / "benchmark.json", results)
         for split in found:
             log.info("\n%s", timing.table(split, found[split]))
         log.info("exactness: %.1f us of a training step, for its seeds", 1e6 * whole.exactness)
@@ -82,7 +83,7 @@ def operator(cfg: DictConfig) -> float:
     from torch.utils.benchmark import Compare, Timer
 
     from leyden.ops import kernels
-    from leyden.run import process, runs
+    from leyden.run import process
 
     homes = [f"{package}.ops.{cfg.op}" for package in (*cfg.own, "leyden")]
     home = next((name for name in homes if importlib.util.find_spec(name)), None)
@@ -102,7 +103,7 @@ def operator(cfg: DictConfig) -> float:
             found.append(timer.blocked_autorange(min_run_time=0.2 * cfg.rounds))
     log.info("\n%s", Compare(found))
     seconds = {f"{each.sub_label}, threads {each.num_threads}": each.median for each in found}
-    runs.write_json(Path(cfg.run_dir) / "benchmark.json", {"seconds": seconds})
+    write_json(Path(cfg.run_dir) / "benchmark.json", {"seconds": seconds})
     return found[1].median / found[0].median
 
 

@@ -13,7 +13,8 @@ log = logging.getLogger("leyden.eval")
 
 def evaluate(cfg: DictConfig) -> dict[str, float]:
     """The metrics of a run's checkpoint on one split, printed and stored."""
-    from leyden.run import build, process, record, runs, same_data
+    from leyden.run import build, loggers, process, record, same_data
+    from leyden.run.run import Run
 
     with process.restored(), record.recording(cfg) as run:
         if cfg.split not in ("train", "val", "test"):
@@ -30,8 +31,8 @@ def evaluate(cfg: DictConfig) -> dict[str, float]:
         metrics = {name.replace("test/", f"{cfg.split}/"): value for name, value in metrics.items()}
         if trainer.is_global_zero:
             results = {"test": metrics | {"checkpoint": cfg.run}}
-            runs.write_json(Path(cfg.run_dir) / "metrics.json", results)
-            log.info(runs.table(results, Path(cfg.run_dir)))
+            Run(Path(cfg.run_dir)).write_metrics(results)
+            log.info(loggers.in_lines(results, Path(cfg.run_dir)))
     return metrics
 
 

@@ -15,16 +15,17 @@ log = logging.getLogger("leyden.export")
 
 def export(cfg: DictConfig) -> str:
     """One file with raw input and meaning out; returns its path."""
-    from leyden.deploy import examples, formats, metadata, output, verify
+    from leyden.deploy import formats, output, verify
+    from leyden.files import write_json
     from leyden.resume import checkpoints
-    from leyden.run import build, process, record, runs, same_data
-    from leyden.tasks.supervised import Supervised
+    from leyden.run import build, process, record
+    from leyden.run.run import Run
 
     with process.restored(), record.recording(cfg):
         if cfg.format not in formats.ENDINGS:
             raise UserError(f"`format` must be one of {', '.join(formats.ENDINGS)}; got `{cfg.format}`.")
-        directory = Path(cfg.run).parent.parent
-        target = place(cfg, directory, formats.ENDINGS[cfg.format])
+        run = Run(Path(cfg.run).parent.parent)
+        target = place(cfg, run.directory, formats.ENDINGS[cfg.format])
 
         with output.writing(target, cfg.overwrite) as beside:
             # build the checkpoint's task, and let it predict real samples
@@ -32,17 +33,10 @@ def export(cfg: DictConfig) -> str:
             task = build.task(cfg)
             checkpoints.load(task, Path(cfg.run))
             task.float().eval()
-            if isinstance(task, Supervised):
-                tree: Any = OmegaConf.to_container(cfg, resolve=True)
-                about = metadata.of_run(tree["facts"] or {}, tree["data"], task.meaning)
-                datamodule = build.data(cfg)
-                same_data.check(cfg, datamodule)
-                example: Any = examples.RealSamples(task, datamodule, about)
-            else:
-                example = examples.OwnExample(task)
+            example = example_of(task, cfg)
             about, cases, graph = example.metadata, example.cases(), example.graph()
-            about.run, about.checkpoint = directory.name, Path(cfg.run).name
-            about.commit = runs.read_json(directory / "run.json").get("commit")
+            about.run, about.checkpoint = run.directory.name, Path(cfg.run).name
+            about.commit = run.record.get("commit")
             about.versions = record.origin(cfg)["versions"]
 
             # write the file beside its place, which it takes only if it gives the same
@@ -59,11 +53,24 @@ def export(cfg: DictConfig) -> str:
         log.info("%s\n%s", verify.in_words(report, about, example.source), target)
 
         # keep how it compares
-        runs.write_json(Path(cfg.run_dir) / "export.json", report | {"metadata": vars(about)})
-        if target.parent == directory / "exports":
-            others = runs.read_json(directory / "run.json").get("exports", {})
-            runs.update(directory, exports=others | {target.name: report})
+        write_json(Path(cfg.run_dir) / "export.json", report | {"metadata": vars(about)})
+        if target.parent == run.directory / "exports":
+            run.update(exports=run.record.get("exports", {}) | {target.name: report})
         return str(target)
+
+
+def example_of(task: Any, cfg: DictConfig) -> Any:
+    """Real samples of the run's data for a task of ours, or the example that another task brings."""
+    from leyden.deploy import examples, metadata
+    from leyden.run import build, same_data
+    from leyden.tasks.supervised import Supervised
+
+    if not isinstance(task, Supervised):
+        return examples.OwnExample(task)
+    tree: Any = OmegaConf.to_container(cfg, resolve=True)
+    datamodule = build.data(cfg)
+    same_data.check(cfg, datamodule)
+    return examples.RealSamples(task, datamodule, metadata.of_run(tree["facts"] or {}, tree["data"], task.meaning))
 
 
 def place(cfg: DictConfig, directory: Path, ending: str) -> Path:

@@ -14,13 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-
 from leyden import UserError
 from leyden.report import difference, formats, results, tables
 from leyden.report.results import Run
-from leyden.run import runs
+from leyden.run import paths
+from leyden.run.run import DONE, Status
 
 FORMATS = ("csv", "json", "markdown", "latex")
 
@@ -52,9 +50,10 @@ def parser() -> Parser:
 def report(argv: list[str]) -> None:
     """Read, rank, print."""
     typed = [word for word in argv if word.startswith("log_dir=")]
-    asked, logs = parser().parse_intermixed_args([word for word in argv if word not in typed]), log_dir(typed)
+    asked = parser().parse_intermixed_args([word for word in argv if word not in typed])
+    logs = paths.logs_folder(*(word.partition("=")[2].strip("'\"") for word in typed[-1:]))
     if asked.diff:
-        first, second = (results.read(runs.find(run, logs)) for run in asked.diff)
+        first, second = (results.read(paths.find(run, logs).directory) for run in asked.diff)
         print(difference.told(first, second), end="")
         return
 
@@ -95,28 +94,11 @@ def written(made: list[tables.Table], form: str | None) -> str:
 # where to look
 
 
-def log_dir(typed: list[str]) -> Path:
-    """The folder of the runs: as typed, or as in conf/.
-
-    Raises:
-        UserError: it cannot be known.
-    """
-    if typed:
-        return runs.in_project(typed[-1].partition("=")[2].strip("'\""))
-    said: dict = {}
-    for name in ("train.yaml", "local/default.yaml"):
-        said |= {key: value for key, value in results.load(runs.CONF / name).items() if key == "log_dir"}
-    try:
-        return runs.in_project(OmegaConf.create(said).log_dir)
-    except OmegaConfBaseException as error:
-        raise UserError("log_dir of conf/ cannot be read here; type log_dir=<folder>.") from error
-
-
 def place(name: str, logs: Path) -> Path:
     """A folder as it is typed, from the project, or by the name of a run."""
     if name == "latest":
         return newest(logs)
-    for path in (Path(name).expanduser(), runs.in_project(name), logs / "train" / name):
+    for path in (Path(name).expanduser(), paths.in_project(name), logs / "train" / name):
         if path.is_dir():
             return path
     return Path(name)
@@ -132,7 +114,7 @@ def newest(logs: Path) -> Path:
         if any(folder.glob("*/run.json")):
             return folder
     raise UserError(
-        f"There is no sweep in {runs.in_words(logs)}; type python src/report.py {runs.in_words(logs / 'train')} for "
+        f"There is no sweep in {paths.in_words(logs)}; type python src/report.py {paths.in_words(logs / 'train')} for "
         "single runs."
     )
 
@@ -149,7 +131,7 @@ def remarks(found: list[Run]) -> Iterator[str]:
 
     reasons: dict[tuple[str, str], list[Run]] = {}
     for run in found:
-        if run.status not in ("finished", "pruned", "running", "unknown"):
+        if run.status not in (*DONE, Status.RUNNING, Status.UNKNOWN):
             reason = " ".join(str(run.record.get("reason") or "").split()).removeprefix("UserError: ")
             reasons.setdefault((run.status, f" ({reason[:120]})" if reason else ""), []).append(run)
     lines = [f"{status}: {named(some)}{reason}" for (status, reason), some in reasons.items()]
@@ -159,8 +141,6 @@ def remarks(found: list[Run]) -> Iterator[str]:
     flaws = [f"{formats.label(run, folder)} ({' and '.join(run.flaws)})" for run in found if run.flaws]
     if flaws:
         yield f"half-written: {formats.listed(flaws)}"
-    if moved := [run for run in found if run.moved]:
-        yield f"moved: {named(moved)} (from {formats.listed(sorted({str(run.moved.parent) for run in moved}))})"
 
 
 if __name__ == "__main__":

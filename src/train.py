@@ -1,6 +1,5 @@
 """Train a model, then test its best weights."""
 
-import logging
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -10,14 +9,12 @@ from omegaconf import DictConfig
 from leyden import UserError
 from leyden.launch.command import launch
 
-log = logging.getLogger("leyden.train")
-
 
 def train(cfg: DictConfig) -> float | None:
     """One run, from the config to its results; returns the best value of the objective."""
     from leyden.debug import failures
-    from leyden.resume import checkpoints
-    from leyden.run import build, loggers, process, record, runs
+    from leyden.resume import checkpoints, moment
+    from leyden.run import build, loggers, paths, process, record
 
     directory = Path(cfg.run_dir)
     with process.restored(), record.recording(cfg) as run, ExitStack() as after:
@@ -31,11 +28,11 @@ def train(cfg: DictConfig) -> float | None:
         last, entry = checkpoints.newest(directory / "checkpoints", cfg.resume) if cfg.resume else (None, {})
         keeper.check(trainer, datamodule, entry)
         if cfg.init_from and not last:
-            checkpoints.load(task, runs.weights(cfg.init_from, runs.in_project(cfg.log_dir)), cfg.strict)
+            checkpoints.load(task, paths.weights(cfg.init_from, paths.in_project(cfg.log_dir)), cfg.strict)
         run.begin(**build.summary(task, trainer, datamodule))
         if trainer.is_global_zero:
             record.tell(cfg, keeper.monitor, keeper.mode)
-            runs.rewind(directory, entry.get("files", {}))
+            moment.restore_files(directory, entry.get("files", {}))
 
         # train
         loggers.begin(trainer, cfg, resumed=last is not None)
@@ -48,21 +45,20 @@ def train(cfg: DictConfig) -> float | None:
             raise UserError("Nothing was trained; see trainer.max_epochs, max_steps, max_time and limit_train_batches.")
         file = directory / "checkpoints" / "last.ckpt" if keeper.write else None
         weights = checkpoints.read(file)["state_dict"] if file else task.state_dict()
-        results = runs.read_json(directory / "metrics.json") | {"weights_sha256": checkpoints.sha256(weights)}
+        results = run.run.metrics | {"weights_sha256": checkpoints.sha256(weights)}
 
         # test the best weights, or the last ones where none are known to be best; not of a run that a search gives up
         best = keeper.best.get("checkpoint")
         if keeper.guard.pruned:
-            run.end.update(status="pruned", reason=f"the search gave it up after epoch {trainer.current_epoch}")
+            run.end |= {"status": "pruned", "reason": f"the search gave it up after epoch {trainer.current_epoch}"}
         tested = directory / best if best else file
         metrics = {} if keeper.guard.pruned else build.evaluate(trainer, task, datamodule, tested)
         results["test"] = {**metrics, "checkpoint": best} if metrics else {}
 
         # tell
         if trainer.is_global_zero:
-            runs.write_json(directory / "metrics.json", results)
+            run.run.write_metrics(results)
             loggers.conclude(trainer, cfg, results)
-            log.info(runs.table(results, directory))
         return keeper.best.get("objective")
 
 

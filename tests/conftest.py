@@ -9,7 +9,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from leyden.launch import overrides  # noqa: F401  (registers the resolvers)
-from leyden.run import runs
+from leyden.run import paths
 
 SMALL = ["data=fake", "data.num_samples=120", "data.shape=[1,8,8]", "data.batch_size=16", "model=mlp"]
 
@@ -19,7 +19,7 @@ def configure(tmp_path):
     """A composed config whose run directory is a temporary one."""
 
     def make(*keys: str, config: str = "train", folder: str = "run"):
-        with initialize_config_dir(str(runs.PROJECT / "conf"), version_base="1.3"):
+        with initialize_config_dir(str(paths.PROJECT / "conf"), version_base="1.3"):
             cfg = compose(config, list(keys))
         cfg.run_dir = str(tmp_path / folder)
         Path(cfg.run_dir).mkdir(exist_ok=True)
@@ -58,7 +58,7 @@ def trained(logs):
         folder = logs / "train" / name
         if not folder.exists():
             folder.mkdir(parents=True)
-            with initialize_config_dir(str(runs.PROJECT / "conf"), version_base="1.3"):
+            with initialize_config_dir(str(paths.PROJECT / "conf"), version_base="1.3"):
                 cfg = compose("train", ["trainer.max_epochs=1", "logger=[]", "threads=1", *keys])
             cfg.run_dir = str(folder)
             train(cfg)
@@ -72,7 +72,7 @@ def script(monkeypatch, capsys):
     """Run a script as typed, in this process, which has imported torch; returns status, output and errors."""
 
     def run(name: str, *arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", [str(runs.PROJECT / "src" / name), *arguments])
+        monkeypatch.setattr(sys, "argv", [str(paths.PROJECT / "src" / name), *arguments])
         capsys.readouterr()
         try:
             runpy.run_path(sys.argv[0], run_name="__main__")
@@ -112,7 +112,7 @@ def command(tmp_path):
     """Run a script as a user does, in a process and a logs folder of its own."""
 
     def run(script: str, *arguments: str, **options) -> subprocess.CompletedProcess:
-        line = [sys.executable, str(runs.PROJECT / "src" / script), *arguments, f"log_dir='{tmp_path / 'logs'}'"]
+        line = [sys.executable, str(paths.PROJECT / "src" / script), *arguments, f"log_dir='{tmp_path / 'logs'}'"]
         return subprocess.run(line, capture_output=True, text=True, cwd=options.pop("cwd", tmp_path), **options)
 
     return run

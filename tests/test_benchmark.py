@@ -33,7 +33,12 @@ def check(run: Path, splits: set[str]) -> dict:
     [
         ["scheduler=plateau", "callbacks=early_stopping", "trainer.accumulate_grad_batches=2", "profiler=simple"],
         ["data=ink", "model=rnn", "model.hidden=8", "trainer.precision=bf16-mixed"],
-        ["data.augment=[{_target_: leyden.data.augment.ShiftCrop}]", "data.num_workers=1", "debug=fast", "logger=csv"],
+        [
+            "data.augment=[{_target_: leyden.data.augment.ShiftCrop}]",
+            "data.num_workers=1",
+            "debug=fast",
+            "logger=tensorboard",
+        ],
     ],
     ids=["plateau", "sequences", "augment"],
 )

@@ -4,9 +4,9 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from leyden.run import runs
+from leyden.run import paths
 
-CONF = runs.PROJECT / "conf"
+CONF = paths.PROJECT / "conf"
 OPTIONS = {
     group: sorted(path.stem for path in (CONF / group).glob("*.yaml") if not path.stem.startswith("_"))
     for group in ("model", "data", "task", "task/loss", "optimizer", "scheduler", "trainer", "callbacks", "logger",
@@ -15,7 +15,7 @@ OPTIONS = {
 SINGLE = [f"{group}={option}" for group, options in OPTIONS.items() for option in options]
 
 
-@pytest.mark.parametrize("choice", ["", *SINGLE, "logger=[tensorboard,csv]", "callbacks=[]", "logger=[]"])
+@pytest.mark.parametrize("choice", ["", *SINGLE, "logger=[tensorboard,mlflow]", "callbacks=[]", "logger=[]"])
 def test_it_composes(choice):
     keys = [
         part.replace("=", "=[", 1) + "]" if part.startswith(("callbacks=e", "logger=c")) else part

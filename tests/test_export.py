@@ -16,7 +16,8 @@ from sklearn.datasets import load_digits, load_sample_images
 from torch import nn
 
 from leyden.deploy import examples, formats, graph
-from leyden.run import runs
+from leyden.run import paths
+from leyden.run.run import Run
 from leyden.tasks.supervised import Supervised
 
 CNN = ["model=cnn", "model.channels=[8]", "data.batch_size=128"]
@@ -53,7 +54,7 @@ def test_each_format_into_the_run(trained, typed, form):
     status, said, _ = typed("export.py", f"run={run}", f"format={form}", "overwrite=true")
     file = run / "exports" / f"best{formats.ENDINGS[form]}"
     assert status == 0 and str(file) in said and said.count("deprecated") == (form == "torchscript")
-    report = runs.read_json(run / "run.json")["exports"][file.name]
+    report = Run(run).record["exports"][file.name]
     assert report["format"] == form and report["max_abs_diff"] <= report["tolerance"] <= 1e-4
     assert not [path for path in file.parent.iterdir() if path.name.startswith(".")]
     assert typed("export.py", f"run={run}", f"format={form}")[0] == 2
@@ -78,7 +79,7 @@ def test_sequences_of_any_length(trained, typed, form, cell):
     run = trained(f"rnn-{cell}", *RNN, f"model.cell={cell}", *layers)
     status, said, errors = typed("export.py", f"run={run}", f"format={form}")
     assert status == 0 and "values batch x time x 3, lengths batch -> probs" in said, errors
-    assert runs.read_json(run / "run.json")["exports"][f"best.{form}"]["max_abs_diff"] < 1e-5
+    assert Run(run).record["exports"][f"best.{form}"]["max_abs_diff"] < 1e-5
 
 
 @pytest.mark.slow
@@ -169,7 +170,7 @@ def test_mistakes(trained, typed, tmp_path, keys, said):
 
 
 def snippet() -> str:
-    text = (runs.PROJECT / "README.md").read_text(encoding="utf-8")
+    text = (paths.PROJECT / "README.md").read_text(encoding="utf-8")
     return next(block for block in re.findall(r"```python\n(.*?)```", text, re.S) if "onnxruntime" in block)
 
 

@@ -18,10 +18,12 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sequential
 from foreign.segmentation import Segmentation, Shapes
 from foreign.stream import Forecast, Swings
 from leyden import UserError
+from leyden.files import read_json
 from leyden.launch import overrides, plan
 from leyden.launch.line import split
 from leyden.resume import exact
-from leyden.run import configs, runs, trust
+from leyden.run import configs, paths, trust
+from leyden.run.run import Run
 
 CONF = Path(__file__).parent / "foreign" / "conf"
 OBJECTIVES = {"hdf5": "val/accuracy", "segmentation": "val/iou", "gan": "val/energy", "stream": "val/mse"}
@@ -62,7 +64,7 @@ def evaluate(tmp_path):
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_it_trains_and_evaluates(train, evaluate, name):
     run = train(name)
-    record, metrics = (runs.read_json(run / file) for file in ("run.json", "metrics.json"))
+    record, metrics = (read_json(run / file) for file in ("run.json", "metrics.json"))
     assert record["status"] == "finished" and metrics["best"]["monitor"] == OBJECTIVES[name]
     assert (run / "checkpoints" / "last.ckpt").exists() and metrics["test"]["checkpoint"] == "checkpoints/best.ckpt"
     assert not {"model", "optimizer", "scheduler"} & set(configs.stored(run))
@@ -78,7 +80,7 @@ def test_it_trains_and_evaluates(train, evaluate, name):
     with pytest.raises(UserError, match="split=val"):
         evaluate(run, trusted=["foreign"], split="train")
 
-    twin = runs.read_json(train(name, folder="twin") / "metrics.json")
+    twin = Run(train(name, folder="twin")).metrics
     assert twin["weights_sha256"] == metrics["weights_sha256"]
 
 
@@ -86,7 +88,7 @@ def test_it_trains_and_evaluates(train, evaluate, name):
 def test_it_goes_on_exactly_or_says_why_not(train, configure, monkeypatch, name):
     from leyden.resume.keeper import Keeper
 
-    whole = runs.read_json(train(name, "checkpoint.every_n_steps=2", folder="whole") / "metrics.json")
+    whole = Run(train(name, "checkpoint.every_n_steps=2", folder="whole")).metrics
     before, calls = Keeper.on_train_batch_end, []
 
     def interrupt(self, trainer, *arguments):
@@ -104,7 +106,7 @@ def test_it_goes_on_exactly_or_says_why_not(train, configure, monkeypatch, name)
     from train import train as again
 
     again(cfg)
-    found, record = (runs.read_json(run / file) for file in ("metrics.json", "run.json"))
+    found, record = (read_json(run / file) for file in ("metrics.json", "run.json"))
     assert record["status"] == "finished" and len(record["resumes"]) == 1
     if record["exact"]:
         assert found["weights_sha256"] == whole["weights_sha256"] and found["best"] == whole["best"]
@@ -122,7 +124,7 @@ def test_the_commands(name, tmp_path, monkeypatch, capsys):
         ["train.py", "--config-dir", str(CONF), *options, *folders],
         ["eval.py", "run=latest", "trusted=[foreign]", folders[0]],
     ):
-        monkeypatch.setattr(sys, "argv", [str(runs.PROJECT / "src" / line[0]), *line[1:]])
+        monkeypatch.setattr(sys, "argv", [str(paths.PROJECT / "src" / line[0]), *line[1:]])
         runpy.run_path(sys.argv[0], run_name="__main__")
         assert OBJECTIVES[name].replace("val", "test") in capsys.readouterr().out
 
@@ -158,7 +160,7 @@ class Silent(Forecast):
 @pytest.mark.parametrize("sanity", [0, 2])
 def test_without_a_metric_the_last_weights_are_tested(train, task, sanity):
     run = train("stream", f"task._target_=test_foreign.{task}", f"trainer.num_sanity_val_steps={sanity}")
-    metrics, log = runs.read_json(run / "metrics.json"), (run / "train.log").read_text()
+    metrics, log = Run(run).metrics, (run / "train.log").read_text()
     assert metrics["best"] == {} and metrics["test"]["checkpoint"] is None and metrics["test"]["test/mse"] > 0
     assert log.count("val/mse was never logged") == 1 and "tested the last weights" in log
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["last.ckpt"]
@@ -186,19 +188,19 @@ def test_two_ranks_log_and_decide_as_one_process_does(train, command, tmp_path):
     ran = command(*line, "data.batch_size=10", "timeout=60", env=os.environ | {"PYTHONPATH": str(CONF.parents[1])})
     assert ran.returncode == 0, ran.stderr
     (two,) = (tmp_path / "logs" / "train").iterdir()
-    expected, *ranks = (runs.read_json(run / f"seen{n}.json") for run, n in ((one, 0), (two, 0), (two, 1)))
+    expected, *ranks = (read_json(run / f"seen{n}.json") for run, n in ((one, 0), (two, 0), (two, 1)))
     assert expected["val/mean"] == 50 and expected["val/sum"] == 5050 and expected["epochs"] == 3
     assert (ranks[0]["weight"], ranks[0]["bias"]) == (ranks[1]["weight"], ranks[1]["bias"])
     for seen in ranks:
         assert {*seen} == {*expected}
         for name in {*seen} - {"val/rank", "train/both_step"}:  # which each rank has for itself
             assert seen[name] == pytest.approx(expected[name], rel=1e-6), name
-    alone, both = (runs.read_json(run / "metrics.json") for run in (one, two))
+    alone, both = (Run(run).metrics for run in (one, two))
     assert both["best"] == pytest.approx(alone["best"]) and both["best"]["epoch"] == 0
     assert both["test"] == alone["test"] and both["test"]["test/mean/dataloader_idx_0"] == 50
     assert [path.name for path in (two / "user").iterdir()] == ["best-epoch=0.ckpt"]
     rows = [(run / "metrics.csv").read_text().splitlines() for run in (one, two)]
-    assert len(rows[0]) == len(rows[1]) and runs.read_json(two / "run.json")["exact"]
+    assert len(rows[0]) == len(rows[1]) and Run(two).record["exact"]
 
 
 class Backwards(SequentialSampler):
@@ -257,7 +259,7 @@ class Sampling(Segmentation):
 def test_names_are_free(train):
     targets = ["data._target_=test_foreign.Namesake", "task._target_=test_foreign.Sampling"]
     run = train("segmentation", *targets, "~data.batch_size")
-    assert runs.read_json(run / "metrics.json")["test"]["samples"] is None
+    assert Run(run).metrics["test"]["samples"] is None
 
 
 def test_facts_are_plain(train):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from leyden.run import runs
+from leyden.run.run import Run
 
 USUAL = 0.99  # test accuracy of the default run
 
@@ -16,4 +16,4 @@ USUAL = 0.99  # test accuracy of the default run
 def test_an_option_at_its_defaults_is_as_good_as_the_default(trained, option):
     """Those that change the weights; what only watches, and the other options, came to 0.985 to 0.993, too."""
     run = trained(option.replace("/", "."), "trainer.max_epochs=20", option)
-    assert runs.read_json(run / "metrics.json")["test"]["test/acc"] == pytest.approx(USUAL, abs=0.03)
+    assert Run(run).metrics["test"]["test/acc"] == pytest.approx(USUAL, abs=0.03)

@@ -10,7 +10,8 @@ from omegaconf import OmegaConf
 from PIL import Image
 
 from leyden import UserError
-from leyden.run import build, runs
+from leyden.run import build
+from leyden.run.run import Run
 from test_conf import CONF, OPTIONS
 
 TRAINED = {  # each model and each data set at least once
@@ -22,7 +23,7 @@ TRAINED = {  # each model and each data set at least once
     "diabetes": ["mlp"],
     "table": ["mlp"],
 }
-DOWNLOADED = ("mnist", "fashion_mnist", "cifar10", "cifar100")  # pictures too; tests/data reads their real files
+DOWNLOADED = ("mnist", "fashion_mnist", "cifar10", "cifar100")  # pictures too; tests/lab/data reads their real files
 REFUSED = {  # one data set of each kind, with the models that cannot take it
     "digits": ["rnn", "transformer"],
     "ink": ["mlp", "cnn", "resnet", "vit", "torchvision"],
@@ -64,7 +65,7 @@ def test_a_pair_trains(configure, files, data, model):
 
     cfg = configure(f"data={data}", f"model={model}", "data.batch_size=16", "debug=fast", *files.get(data, []))
     train(cfg)
-    metrics = runs.read_json(Path(cfg.run_dir) / "metrics.json")
+    metrics = Run(Path(cfg.run_dir)).metrics
     assert metrics["test"]["samples"] > 0 and metrics["best"]
 
 

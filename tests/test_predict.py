@@ -13,7 +13,7 @@ from sklearn.datasets import load_diabetes, load_digits
 from leyden import UserError
 from leyden.deploy.inputs import of_path
 from leyden.deploy.metadata import Metadata
-from leyden.run import runs
+from leyden.run.run import Run
 from test_export import CNN, MLP, RNN
 
 DIGITS = (load_digits().images * 255 / 16).round().astype("uint8")
@@ -77,7 +77,7 @@ def test_a_pattern_is_read_by_workers_too(trained, typed, pictures, tmp_path):
 def test_the_data_of_the_run_and_its_own_test_result(trained, typed, tmp_path):
     run = trained("cnn", *CNN)
     status, _, _ = typed("predict.py", f"run={run}", "split=test", f"output={tmp_path}/o.csv")
-    found, told = rows(tmp_path / "o.csv"), runs.read_json(run / "metrics.json")["test"]
+    found, told = rows(tmp_path / "o.csv"), Run(run).metrics["test"]
     right = sum(row["prediction"] == row["target"] for row in found) / len(found)
     assert status == 0 and len(found) == told["samples"] and right == pytest.approx(told["test/acc"], abs=1e-6)
 
@@ -156,7 +156,7 @@ def test_values(trained, typed, tmp_path):
         (["split=all"], "`split` must be one of train, val, test, predict; got `all`"),
         (["split=predict"], "must be one of train, val, test of a datamodule"),
         (["input={pictures}", "top_k=0"], "top_k"),
-        (["input={pictures}", "model=a.onnx"], "comes from the run"),
+        (["input={pictures}", "model=a.onnx"], "cannot be chosen for a run"),
         (["input={pictures}", "trainer=ddp"], "type trainer.devices=1"),
     ],
 )

@@ -9,12 +9,12 @@ import sys
 import pytest
 from PIL import Image
 
-from leyden.run import runs
+from leyden.run import paths
 
-TEXT = (runs.PROJECT / "README.md").read_text(encoding="utf-8")
+TEXT = (paths.PROJECT / "README.md").read_text(encoding="utf-8")
 LINES = [line for block in re.findall(r"```bash\n(.*?)```", TEXT, re.S) for line in block.splitlines() if line.strip()]
 MADE = re.findall(
-    r"`(src/leyden/\S+\.py|conf/\S+\.yaml)`(?:[^\n`]|`\$\{[^`]*`|`read`|`experiment=wide`|\n(?!\n))*\n\n```(?:python|yaml)\n(.*?)```",
+    r"`(src/lab/\S+\.py|conf/\S+\.yaml)`(?:[^\n`]|`\$\{[^`]*`|`read`|`experiment=wide`|\n(?!\n))*\n\n```(?:python|yaml)\n(.*?)```",
     TEXT,
     re.S,
 )
@@ -25,7 +25,7 @@ def clone(tmp_path_factory):
     """A copy of the project with the files that the README shows."""
     folder = tmp_path_factory.mktemp("clone")
     for name in ("src", "conf"):
-        shutil.copytree(runs.PROJECT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(paths.PROJECT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for path, text in MADE:
         (folder / path).parent.mkdir(exist_ok=True)
         (folder / path).write_text(text)
@@ -73,7 +73,7 @@ json.dump(done, open("done.json", "w"))
 
 
 def test_the_targets_are_in_the_list_of_make_help():
-    help = subprocess.run(["make", "help"], cwd=runs.PROJECT, capture_output=True, text=True, check=True).stdout
+    help = subprocess.run(["make", "help"], cwd=paths.PROJECT, capture_output=True, text=True, check=True).stdout
     typed = set(re.findall(r"(?m)(?:^|`)make ([a-z]+)", TEXT))
     assert {"train", "test", "check"} <= typed <= {line.split()[0] for line in help.splitlines()}
 
@@ -86,5 +86,5 @@ def test_the_groups_and_options_of_the_table_are_those_of_conf():
     groups = re.findall(r"^\| `(\w+)` \| `([\w ]+)` \|", TEXT, re.M)
     assert {"model", "data", "task"} <= {group for group, _ in groups}
     for group, options in groups:
-        folder = runs.PROJECT / "conf" / group
+        folder = paths.PROJECT / "conf" / group
         assert {path.stem for path in folder.glob("*.yaml") if path.stem[0] != "_"} == set(options.split()), group

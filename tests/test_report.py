@@ -9,7 +9,8 @@ from PIL import Image
 
 import report
 from leyden import UserError
-from leyden.run import runs
+from leyden.run import paths
+from leyden.run.run import Run
 from synthetic import write
 
 
@@ -55,23 +56,18 @@ def test_several_places_names_and_conditions(say, tmp_path):
 @pytest.mark.parametrize("form", ["csv", "json", "markdown", "latex"])
 def test_a_form_is_alone_on_stdout(say, tmp_path, form):
     folder = sweep(tmp_path / "sweep" / "a")
-    runs.update(folder / "1", status="failed")
+    Run(folder / "1").update(status="failed")
     said = say(folder, f"--{form}", "--plot", tmp_path / "p.png")
     assert "failed: 1" in said.err and "failed: 1" not in said.out and (tmp_path / "p.png").exists()
 
 
 def test_trouble_is_named_in_last_lines(say, tmp_path):
     folder = sweep(tmp_path / "sweep" / "a", 6)
-    runs.update(folder / "1", status="failed", reason="ValueError: boom\nmore")
-    runs.update(folder / "2", status="running")
+    Run(folder / "1").update(status="failed", reason="ValueError: boom\nmore")
+    Run(folder / "2").update(status="running")
     (folder / "3" / "metrics.json").write_text("{")
-    shutil.move(folder / "4", tmp_path / "4")
-    shutil.copytree(tmp_path / "4", folder / "copy")
     last = say(folder).out.partition("└")[2].splitlines()[1:]
-    assert last == [
-        "failed: 1 (ValueError: boom more)", "killed: 2", "half-written: 3 (metrics.json)",
-        f"moved: copy (from {folder})",
-    ]  # fmt: skip
+    assert last == ["failed: 1 (ValueError: boom more)", "killed: 2", "half-written: 3 (metrics.json)"]
 
 
 def test_a_list_of_names_ends_after_ten(say, tmp_path):
@@ -118,7 +114,7 @@ def test_two_hundred_runs_without_torch_or_hydra(tmp_path):
     sweep(tmp_path / "sweep" / "a", 200)
     code = f"import report, sys; report.report(['log_dir={tmp_path}']); "
     code += "print([name for name in ('torch', 'hydra', 'matplotlib') if name in sys.modules])"
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=runs.PROJECT / "src")
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=paths.PROJECT / "src")
     assert ast.literal_eval(ended.stdout.splitlines()[-1]) == [], ended.stderr
 
 

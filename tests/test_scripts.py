@@ -11,7 +11,7 @@ import sys
 import pytest
 
 import stress_resume
-from leyden.run import runs
+from leyden.run import paths
 
 FAST = ["debug=fast", "threads=1"]
 
@@ -122,8 +122,8 @@ def test_a_mistake_in_a_sweep_fails_its_job_only(here, tmp_path):
 @pytest.mark.slow
 def test_a_clone_with_an_odd_name_works_from_elsewhere(tmp_path):
     clone = tmp_path / "mein Projekt, größer (2)"
-    shutil.copytree(runs.PROJECT / "src", clone / "src")
-    shutil.copytree(runs.PROJECT / "conf", clone / "conf")
+    shutil.copytree(paths.PROJECT / "src", clone / "src")
+    shutil.copytree(paths.PROJECT / "conf", clone / "conf")
     for arguments in (["model=mlp"], ["-m", "seed=1", "trainer=ddp"]):
         line = [sys.executable, str(clone / "src" / "train.py"), *arguments, "data=fake", *FAST]
         trained = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path)

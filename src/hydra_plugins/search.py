@@ -17,8 +17,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from leyden import Failed, UserError
 from leyden.launch import parallel, sweeps
-from leyden.run import runs
+from leyden.run import paths
 from leyden.run.keys import direction
+from leyden.run.run import DONE, Run, Status
 from leyden.search import search
 
 SHOWN = 20  # rows of the table at a sweep's end
@@ -180,10 +181,10 @@ def conclude(directory: Path, allowed: int) -> None:
         more = len(table.results) - SHOWN
         table.settings, table.results = table.settings[:SHOWN], table.results[:SHOWN]
         print(formats.text(table, None, True) + (f"... and {more} rows more" if more > 0 else ""))
-    counts, where = Counter(run.status for run in found), shlex.quote(str(runs.in_words(directory)))
+    counts, where = Counter(run.status for run in found), shlex.quote(str(paths.in_words(directory)))
     print(f"{many(len(found))}: {', '.join(f'{n} {status}' for status, n in counts.most_common())}")
     print(f"table and picture: python src/report.py {where} --plot report.png", flush=True)
-    failed = [run.path.name for run in found if run.status not in (*sweeps.DONE, "running")]
+    failed = [run.path.name for run in found if run.status not in (*DONE, Status.RUNNING)]
     if len(failed) > allowed:
         again = f"python src/train.py sweep={where} retry_failed=true"
         raise Failed(f"{many(len(failed))} failed: {', '.join(failed)}; see train.log of each. Try again: {again}")
@@ -192,7 +193,7 @@ def conclude(directory: Path, allowed: int) -> None:
 def retried_successfully(run: Any) -> bool:
     """Whether a failed trial was tried again under another number, and was done then."""
     again = run.path.parent / str(run.record.get("again"))
-    return run.status == "failed" and runs.read_json(again / "run.json").get("status") in sweeps.DONE
+    return run.status == Status.FAILED and Run(again).status in DONE
 
 
 def many(count: int) -> str:

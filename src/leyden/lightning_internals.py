@@ -36,9 +36,6 @@ def gather(trainer: Trainer, mine: Any) -> list[Any]:
     return found
 
 
-# values that a task logs
-
-
 def describe(item: _ResultMetric) -> dict[str, Any]:
     """How a value was logged, and its running state, which a torchmetrics object has itself, as plain data."""
     meta = {name: getattr(item.meta, name) for name in LOGGED_AS} | {"reduce_fx": item.meta.reduce_fx.__name__}
@@ -85,11 +82,13 @@ class RankLogger(_LoggerConnector):
         self.join()
         if self.trainer.training:
             task = self.trainer.lightning_module
-            task.on_train_epoch_end = partial(self.join_after, task, task.on_train_epoch_end)
+            own = {name: hook for name, hook in vars(task).items() if name == "on_train_epoch_end"}
+            task.on_train_epoch_end = partial(self.join_after, task, task.on_train_epoch_end, own)
 
-    def join_after(self, task: LightningModule, hook: Callable[[], None]) -> None:
+    def join_after(self, task: LightningModule, hook: Callable[[], None], own: dict[str, Any]) -> None:
         """Join what the end of a training epoch logs, before Lightning calls the callbacks that watch it."""
-        task.on_train_epoch_end = hook
+        del task.on_train_epoch_end
+        vars(task).update(own)
         hook()
         self.join()
 

@@ -1,10 +1,11 @@
-"""The operator's kernel on a GPU against its twin there."""
+"""The operator's kernel on a GPU against its reference there."""
 
 import pytest
 import torch
 
-from lab.ops.squared_relu import SquaredReLU, squared_relu, squared_relu_backward, twin
-from leyden.ops import benchmark, kernels
+from lab.ops.squared_relu import SquaredReLU, reference, squared_relu, squared_relu_backward
+from leyden.ops import kernels
+from leyden.run import paths
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
 
@@ -12,7 +13,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 @pytest.fixture(scope="module", autouse=True)
 def kernel():
     """The library with its CUDA part, from the cache or built now."""
-    if not kernels.load("squared_relu"):
+    if not kernels.load("squared_relu", paths.PROJECT / "src" / "lab" / "ops"):
         pytest.skip(f"no kernel: {kernels.found['squared_relu']}")
     if not torch._C._dispatch_has_kernel_for_dispatch_key("leyden::squared_relu", "CUDA"):
         pytest.skip("no nvcc")
@@ -27,10 +28,10 @@ def inputs(dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-def test_the_values_are_those_of_the_twin(dtype):
+def test_the_values_are_those_of_the_reference(dtype):
     for x in inputs(dtype):
         ours, theirs, grad = x.clone().requires_grad_(), x.clone().requires_grad_(), torch.randn_like(x)
-        y, z = squared_relu(ours), twin(theirs)
+        y, z = squared_relu(ours), reference(theirs)
         y.backward(grad)
         z.backward(grad)
         torch.testing.assert_close(y, z, equal_nan=True)
@@ -51,10 +52,4 @@ def test_autocast_and_compile(dtype):
     with torch.autocast("cuda", dtype):
         assert torch.equal(squared_relu(x).cpu(), x.float().square().cpu())
     compiled = torch.compile(SquaredReLU(), fullgraph=True)
-    torch.testing.assert_close(compiled(x.float()), twin(x.float()))
-
-
-def test_benchmark(capsys):
-    rounds = benchmark.measure(squared_relu, twin, torch.randn(1_000_000, device="cuda"), rounds=11)
-    with capsys.disabled():
-        print("\n" + benchmark.table(f"squared_relu, {torch.cuda.get_device_name()}", benchmark.summary(rounds)))
+    torch.testing.assert_close(compiled(x.float()), reference(x.float()))

@@ -1,6 +1,7 @@
 """What only a GPU does: precisions, compile, process groups, memory, exact resume, and no wait of the host."""
 
 import gc
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +12,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from leyden import UserError
 from leyden.resume import checkpoints
-from leyden.run import build, runs
+from leyden.run import build
+from leyden.run.run import Run
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
 GPU = ["trainer.accelerator=gpu", "trainer.num_sanity_val_steps=0"]
@@ -22,7 +24,7 @@ def weights(run):
 
 
 def finished(run):
-    record = runs.read_json(run / "run.json")
+    record = Run(run).record
     assert record["status"] == "finished" and record["device"].startswith("cuda")
     assert all(value.isfinite().all() for value in weights(run).values() if value.is_floating_point())
     return record
@@ -99,7 +101,7 @@ def grouped(configure, *keys):
     finally:
         if torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
-    return runs.Path(cfg.run_dir)
+    return Path(cfg.run_dir)
 
 
 def test_ddp_on_one_device_uses_nccl(configure, watched):
@@ -134,7 +136,7 @@ def test_out_of_memory_leaves_a_snapshot_and_a_sentence(train, configure, monkey
     monkeypatch.setattr(Classification, "training_step", fill)
     with pytest.raises(UserError, match=r"Out of memory on the GPU with 16 samples.*expandable_segments"):
         train(*GPU, "callbacks=[memory]")
-    run = runs.Path(configure().run_dir)
+    run = Path(configure().run_dir)
     assert (run / "memory_summary.txt").stat().st_size and (run / "memory_snapshot.pickle").stat().st_size
     gc.collect()
 
@@ -186,10 +188,10 @@ def test_a_run_that_was_stopped_comes_to_the_same_bits(train, configure, watched
         patch.setattr(build, "watchers", lambda cfg: [*(kept := watchers(cfg))[:1], Stopper(), *kept[1:]])
         with pytest.raises(InterruptedError):
             start(broken)
-    again = OmegaConf.load(runs.Path(broken.run_dir) / "config.yaml")
+    again = OmegaConf.load(Path(broken.run_dir) / "config.yaml")
     again.run_dir = again.resume = broken.run_dir
     start(again)
-    found = [runs.read_json(runs.Path(cfg.run_dir) / "metrics.json") for cfg in (whole, broken)]
+    found = [Run(Path(cfg.run_dir)).metrics for cfg in (whole, broken)]
     for name in ("weights_sha256", "best", "train", "val", "test"):
         assert found[0][name] == found[1][name], name
 

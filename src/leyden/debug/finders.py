@@ -122,11 +122,9 @@ class Size(BatchSizeFinder):
         loop.setup_data()
         trainer.strategy.setup_optimizers(trainer)  # whose schedule counts the steps
 
-    def on_validation_start(self, *_: Any) -> None:
-        pass  # only before training
+    def nothing(self, *_: Any) -> None:
+        """It works before training alone."""
 
-    def on_test_start(self, *_: Any) -> None:
-        pass
-
-    def on_predict_start(self, *_: Any) -> None:
-        pass
+    on_validation_start: Any = nothing
+    on_test_start: Any = nothing
+    on_predict_start: Any = nothing

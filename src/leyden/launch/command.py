@@ -25,7 +25,8 @@ from leyden import UserError
 from leyden.launch import cluster, parallel, ranks, sweeps
 from leyden.launch.help import show_help
 from leyden.launch.plan import Start, plan
-from leyden.run import configs, runs
+from leyden.run import configs, paths
+from leyden.run.run import Run, Status
 
 Function = Callable[[DictConfig], Any]
 
@@ -36,7 +37,7 @@ def launch(function: Function, config: str) -> None:
     if not ranks.entered():
         os.environ["LEYDEN_COMMAND"] = shlex.join(["python", *sys.argv])  # as typed, for run.json
     old = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    src = str(runs.PROJECT / "src")  # for processes that a launcher of Hydra starts
+    src = str(paths.PROJECT / "src")  # for processes that a launcher of Hydra starts
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([src, *filter(None, old)]))
     cluster.translate()
     try:
@@ -48,7 +49,7 @@ def launch(function: Function, config: str) -> None:
             with interruptible():
                 cluster.join(function)
         elif any(flag in sys.argv[1:] for flag in ("--help", "-h")):
-            print(show_help(config, runs.CONF))
+            print(show_help(config, paths.CONF))
         else:
             with cluster.awaited(), interruptible():
                 run(function, plan(sys.argv[1:], config), config)
@@ -94,7 +95,7 @@ def single(function: Function, start: Start, config: str) -> None:
         if not start.fresh and tree.get("resume"):  # what Hydra noted when the run began stays
             tree.hydra.output_subdir = None
     context = HydraContext(config_loader=start.loader, callbacks=Callbacks(tree))
-    with runs.claim(directory):
+    with Run(directory).claim():
         done = run_job(job, tree, "hydra.run.dir", None, context, configure_logging=False)
     for mistake in mistakes:
         raise mistake
@@ -103,7 +104,7 @@ def single(function: Function, start: Start, config: str) -> None:
 
 def several(function: Function, start: Start, config: str) -> None:
     """Let Hydra show its config, or run a sweep, whose jobs its launcher composes."""
-    line, path, name = start.line, runs.CONF, start.line.config
+    line, path, name = start.line, paths.CONF, start.line.config
     settings = [f"hydra.job.name={config}", "hydra/job_logging=none"]
     if start.directory:
         settings.append(f"hydra.sweep.dir='{quote(start.directory)}'")
@@ -150,15 +151,13 @@ def carry_out(function: Function, script: str, directory: Path, cfg: DictConfig,
         cfg.trainer.update(strategy="auto", devices=1)  # no process group that the next job would inherit
     if processes == 1 and not apart:
         return function(cfg)
-    before = runs.read_json(directory / "run.json")
+    before = Run(directory).record
     try:
         return ranks.start(script, cfg, directory, processes)
     except (ranks.RankError, SystemExit) as error:
-        end = (
-            {"status": "failed", "reason": str(error)} if isinstance(error, ranks.RankError) else {"status": "stopped"}
-        )
-        if not before or runs.read_json(directory / "run.json") != before:  # else a run that goes on had not begun
-            runs.update(directory, **end, ended=runs.now())
+        failed = isinstance(error, ranks.RankError)
+        if not before or Run(directory).record != before:  # else a run that goes on had not begun
+            Run(directory).end(Status.FAILED if failed else Status.STOPPED, str(error) if failed else None)
         raise
 
 

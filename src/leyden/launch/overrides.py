@@ -98,11 +98,9 @@ class Composition:
             if isinstance(composed.get(name), DictConfig):
                 self.mistakes[f"conf/{name}"] = "its file needs the first line '# @package _global_', or it is not read"
         line.multirun |= getattr(composed.hydra.mode, "name", "") == "MULTIRUN"
-        ranges = composed.hydra.sweeper.get("params") if line.multirun else None  # of a search, as they would be typed
-        typed = {text.lstrip("+").partition("=")[0] for text in line.keys}
-        for key in ranges if OmegaConf.is_dict(ranges) else ():
-            if key not in typed:
-                self.add(f"{key}={ranges[key]}")
+        for key, values in self.ranges(composed).items() if line.multirun else ():
+            if key not in {text.lstrip("+").partition("=")[0] for text in line.keys}:
+                self.add(f"{key}={values}")
         tree = composed if merge is None else merge(composed, self.loader)
         base = without_hydra(tree) if merge else None
         self.check(tree, good)
@@ -111,6 +109,13 @@ class Composition:
                 self.apply(tree, each[0])
         self.finish(tree)
         return tree, base
+
+    def ranges(self, composed: DictConfig) -> dict[str, Any]:
+        """Of a search, key -> its values as they would be typed: from its YAML, and those typed for its YAML."""
+        found = composed.hydra.sweeper.get("params")
+        start = "hydra.sweeper.params."
+        typed = [text.lstrip("+").partition("=") for text in self.line.keys if text.lstrip("+").startswith(start)]
+        return (dict(found) if OmegaConf.is_dict(found) else {}) | {key[len(start) :]: value for key, _, value in typed}
 
     def add(self, text: str) -> None:
         """Read an override; a choice of a group is compared with the options."""

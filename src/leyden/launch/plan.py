@@ -13,7 +13,8 @@ from leyden import UserError
 from leyden.launch import overrides, ranks, stored, sweeps
 from leyden.launch.line import Line, split
 from leyden.launch.overrides import Composed
-from leyden.run import configs, keys, life, runs
+from leyden.run import configs, keys, paths
+from leyden.run.run import Run, Status
 
 SHOWS = ("--cfg", "-c", "--info", "-i", "--hydra-help", "--version", "--shell-completion", "-sc")  # nothing runs
 READERS = ("eval", "predict", "export")  # commands that start from the config of a run
@@ -61,15 +62,15 @@ def plan(argv: list[str], config: str) -> Start:
         return Start("show", line, tree=found.base)
     if config in ALONE and (ranks.outside() or ranks.count(found.tree.trainer) > 1):
         raise UserError(f"{config}.py runs in one process, without torchrun; type trainer.devices=1.")
-    folder = runs.in_project(found.tree.log_dir) / ("sweep" if line.multirun else config)
+    folder = paths.in_project(found.tree.log_dir) / ("sweep" if line.multirun else config)
     if line.multirun:
         if found.tree.hydra.runtime.choices["hydra/sweeper"] == "basic":
             line.keys.append("hydra.sweeper._target_=hydra_plugins.search.Grid")
-        return Start("multirun", line, sweep or runs.create(folder), sweep is None, found.base)
+        return Start("multirun", line, sweep or paths.create(folder), sweep is None, found.base)
     name = None if config != "train" or found.tree.get("name") is None else str(found.tree.name)
     if name and (folder / name).exists():
         return go_on_with_name(line, folder / name, found)
-    return Start("run", line, runs.create(folder, name), True, found.tree, found.loader)
+    return Start("run", line, paths.create(folder, name), True, found.tree, found.loader)
 
 
 def composed(line: Line, config: str, asked: dict[str, str]) -> Composed:
@@ -81,23 +82,23 @@ def composed(line: Line, config: str, asked: dict[str, str]) -> Composed:
     if config in READERS:
         if not asked.get("run"):
             raise UserError(
-                f"Which run? Type run=<run directory, checkpoint or latest>; {runs.CONF / line.config}.yaml has more."
+                f"Which run? Type run=<run directory, checkpoint or latest>; {paths.CONF / line.config}.yaml has more."
             )
-        directory = runs.find(asked["run"], logs(line))
-        found = stored.stored_config(line, directory, stored.READ)
-        found.tree.run = str(runs.checkpoint(asked["run"], directory))
+        run = paths.find(asked["run"], logs(line))
+        found = stored.stored_config(line, run.directory, stored.READ)
+        found.tree.run = str(run.checkpoint(asked["run"]))
         for name in {"input", "output"} & asked.keys():
             found.tree[name] = None if asked[name] == "null" else configs.literal(asked[name])
         return found
     if asked.get("rerun", "null") != "null":
-        return stored.stored_config(line, runs.find(asked["rerun"], logs(line)), stored.RERUN)
-    return overrides.compose(line, runs.CONF)
+        return stored.stored_config(line, paths.find(asked["rerun"], logs(line)).directory, stored.RERUN)
+    return overrides.compose(line, paths.CONF)
 
 
 def logs(line: Line) -> Path:
     """Where the runs are that a command line speaks of."""
     typed = [key.partition("=")[2].strip("'\"") for key in line.keys if key.startswith("log_dir=")]
-    return runs.logs_folder(*typed[-1:])
+    return paths.logs_folder(*typed[-1:])
 
 
 def forbid(line: Line) -> None:
@@ -124,31 +125,33 @@ def resume(line: Line, asked: str) -> Start:
     if line.multirun:
         raise UserError(f"resume={asked} goes on with one run; take -m out.")
     longer = any(stored.name_of(key) in keys.GROWTH for key in line.keys)
-    directory = runs.find(asked, logs(line), unfinished=not longer)
+    run = paths.find(asked, logs(line), unfinished=not longer)
     if not longer:
-        leave_if_complete(directory)
-    found = stored.stored_config(line, directory, stored.RESUME)
-    checkpoint = directory / "checkpoints" / Path(asked).name if asked.endswith(".ckpt") else directory
-    return going_on(line, directory, found, checkpoint)
+        leave_if_complete(run)
+    found = stored.stored_config(line, run.directory, stored.RESUME)
+    checkpoint = run.checkpoints / Path(asked).name if asked.endswith(".ckpt") else run.directory
+    return going_on(line, run, found, checkpoint)
 
 
-def leave_if_complete(directory: Path) -> None:
+def leave_if_complete(run: Run) -> None:
     """Raises SystemExit(0) where a run is finished."""
-    if runs.read_json(directory / "run.json").get("status") == "finished":
-        print(f"The run {runs.in_words(directory)} is complete; python src/eval.py run={directory} tests it again.")
+    if run.status == Status.FINISHED:
+        where = paths.in_words(run.directory)
+        print(f"The run {where} is complete; python src/eval.py run={run.directory} tests it again.")
         raise SystemExit(0)
 
 
-def going_on(line: Line, directory: Path, found: Composed, checkpoint: Path) -> Start:
+def going_on(line: Line, run: Run, found: Composed, checkpoint: Path) -> Start:
     """Raises UserError for a run in a place that cannot be written."""
-    for path in (directory, directory / "checkpoints"):
+    directory = run.directory
+    for path in (directory, run.checkpoints):
         if path.exists() and not os.access(path, os.W_OK):
             raise UserError(
                 f"{path} cannot be written, so the run cannot go on there; type resume=<a copy of it>, or "
                 f"init_from={directory} for a new run from its weights."
             )
-    print(f"going on with {runs.in_words(directory)}")
-    stored.set_resume_checkpoint(found.tree, directory, str(checkpoint))
+    print(f"going on with {paths.in_words(directory)}")
+    stored.set_resume_checkpoint(found.tree, run, str(checkpoint))
     return Start("run", line, directory, False, found.tree, found.loader)
 
 
@@ -161,10 +164,10 @@ def go_on_with_name(line: Line, directory: Path, found: Composed) -> Start:
     foreign = [path.name for path in directory.iterdir() if not OURS.fullmatch(path.name)]
     if foreign and not (directory / "config.yaml").is_file():
         raise UserError(f"{directory} holds {foreign[0]}, which is of no run; type another name.")
-    record = runs.read_json(directory / "run.json")
-    if not stored.begun(directory) and record.get("status") != "finished" and not life.alive(record):
+    run = Run(directory)
+    if not run.begun and run.status not in (Status.FINISHED, Status.RUNNING):
         return Start("run", line, directory, False, found.tree, found.loader)  # no step of it is left
-    before = split(shlex.split(record.get("command") or "")[2:], "train").keys
+    before = split(shlex.split(run.record.get("command") or "")[2:], "train").keys
     if set(line.typed) != set(before):
         now, then = (
             " ".join(sorted(set(a) - set(b))) or "nothing" for a, b in ((line.typed, before), (before, line.typed))
@@ -173,5 +176,5 @@ def go_on_with_name(line: Line, directory: Path, found: Composed) -> Start:
             f"There is a run {directory} of other overrides: now {now}, then {then}; type another name, or go on with "
             f"it by resume={directory}."
         )
-    leave_if_complete(directory)
-    return going_on(line, directory, stored.continued(directory, found), directory)
+    leave_if_complete(run)
+    return going_on(line, run, stored.continued(directory, found), directory)

@@ -10,7 +10,8 @@ from leyden import UserError
 from leyden.launch import overrides
 from leyden.launch.line import Line
 from leyden.launch.overrides import Composed
-from leyden.run import configs, keys, runs
+from leyden.run import configs, keys, paths
+from leyden.run.run import Run
 
 WHOLE = ("experiment", "debug", "local", "search")  # groups that speak of the whole config
 KEPT = ("precision", "deterministic", "benchmark")  # of a run's trainer, in whatever trainer evaluates it
@@ -29,7 +30,7 @@ def stored_config(line: Line, directory: Path, purpose: str) -> Composed:
         UserError: the run cannot be read, or what is typed does not go with it.
     """
     old, groups = configs.stored(directory), GROUPS[purpose]
-    chosen = [key for key in line.keys if (runs.CONF / name_of(key)).is_dir()]
+    chosen = [key for key in line.keys if (paths.CONF / name_of(key)).is_dir()]
     for key in chosen:
         if name_of(key) in WHOLE or (groups and name_of(key) not in groups):
             choice = ", ".join(groups or [f"any group but {', '.join(WHOLE)}"])
@@ -52,7 +53,7 @@ def stored_config(line: Line, directory: Path, purpose: str) -> Composed:
         OmegaConf.set_struct(tree, True)
         return tree
 
-    found = overrides.compose(line, runs.CONF, merge)
+    found = overrides.compose(line, paths.CONF, merge)
     if purpose == RESUME:
         check_resumable(line, old, found.tree, directory)
     return found
@@ -100,7 +101,7 @@ def check_resumable(line: Line, old: DictConfig, tree: DictConfig, directory: Pa
     """Raises UserError for what cannot be changed while a run goes on, or only without being exact."""
     for key in line.keys:
         name = name_of(key)
-        if (runs.CONF / name).is_dir() or OmegaConf.select(tree, name) == OmegaConf.select(old, name):
+        if (paths.CONF / name).is_dir() or OmegaConf.select(tree, name) == OmegaConf.select(old, name):
             continue
         if name.startswith(("optimizer", "scheduler")):
             raise UserError(
@@ -116,14 +117,10 @@ def check_resumable(line: Line, old: DictConfig, tree: DictConfig, directory: Pa
         raise UserError(f"callbacks ({', '.join(sorted(changed))}) would change the run; type exact=false to go on so.")
 
 
-def set_resume_checkpoint(tree: DictConfig, directory: Path, checkpoint: str) -> None:
+def set_resume_checkpoint(tree: DictConfig, run: Run, checkpoint: str) -> None:
     """Let a tree go on from a checkpoint of a run, or from its newest."""
     with open_dict(tree):
         tree.resume = checkpoint
-    whole = (directory / "checkpoints" / "last.ckpt").is_file()  # best.ckpt alone may be of before any other
-    if OmegaConf.select(tree, "model.weights") and whole:  # the checkpoint has them
+    # best.ckpt alone may be of before any other
+    if OmegaConf.select(tree, "model.weights") and run.last.is_file():  # the checkpoint has them
         tree.model.weights = None
-
-
-def begun(directory: Path) -> bool:
-    return any((directory / "checkpoints").glob("*.ckpt"))

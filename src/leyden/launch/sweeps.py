@@ -12,11 +12,12 @@ from filelock import FileLock
 from omegaconf import DictConfig
 
 from leyden import Failed, UserError
+from leyden.files import read_json, write_json
 from leyden.launch import cluster, ranks, stored
 from leyden.launch.line import Line
-from leyden.run import configs, runs
+from leyden.run import configs, paths
+from leyden.run.run import DONE, Busy, Run, Status, now
 
-DONE = ("finished", "pruned")
 POLICY = ("retry_failed", "max_failures", "stop_on_failure")  # what may be typed anew for a sweep that goes on
 ELSEWHERE = (*POLICY, "log_dir", "threads")  # what does not tell jobs from each other
 MULTIRUN = ("-m", "--multirun")
@@ -35,9 +36,11 @@ def find(asked: str, logs: Path) -> Path:
         UserError: there is no such sweep.
     """
     newest = sorted(logs.glob("sweep/*/"), reverse=True)
-    places = newest if asked == "latest" else [Path(asked).expanduser(), runs.in_project(asked), logs / "sweep" / asked]
+    places = (
+        newest if asked == "latest" else [Path(asked).expanduser(), paths.in_project(asked), logs / "sweep" / asked]
+    )
     for path in places:
-        if "keys" in runs.read_json(path / "sweep.json"):
+        if "keys" in read_json(path / "sweep.json"):
             return path.resolve()
     if asked == "latest":
         raise UserError(f"There is no sweep in {logs / 'sweep'}; python src/train.py -m <key>=<a>,<b> starts one.")
@@ -68,7 +71,7 @@ def go_on(line: Line, asked: str, logs: Path) -> Path:
     line.typed, line.multirun = list(line.keys), True
     line.flags = ["--multirun", *flags]
     line.config = (line.value("-cn", "--config-name") or line.config).removesuffix(".yaml")
-    print(f"going on with {runs.in_words(directory)}")
+    print(f"going on with {paths.in_words(directory)}")
     return directory
 
 
@@ -88,7 +91,7 @@ def may_be_stored(override: str) -> bool:
         return "{" not in value  # no dict, and nothing that stands elsewhere
     if name.startswith("hydra") and name not in ("hydra/sweeper", "hydra/launcher"):
         return False
-    return not (runs.CONF / name).is_dir() or not re.search(r"\.\.|\$", value)  # an option is one of conf/
+    return not (paths.CONF / name).is_dir() or not re.search(r"\.\.|\$", value)  # an option is one of conf/
 
 
 @contextmanager
@@ -98,16 +101,16 @@ def kept(directory: Path, line: Line) -> Iterator[None]:
     lasting = [key for key in line.typed if stored.name_of(key) not in POLICY]
     flags = [flag for flag in line.flags if flag not in MULTIRUN]
     with lock:
-        before = runs.read_json(file)
-        new = {"id": directory.name, "started": runs.now()} | before | {"keys": lasting, "flags": flags}
-        runs.write_json(file, new)
+        before = read_json(file)
+        new = {"id": directory.name, "started": now()} | before | {"keys": lasting, "flags": flags}
+        write_json(file, new)
     try:
         yield
     except UserError as error:
         if before and not isinstance(error, Failed):
             with lock:
                 again = {"keys": before["keys"], "flags": before.get("flags", [])}
-                runs.write_json(file, runs.read_json(file) | again)
+                write_json(file, read_json(file) | again)
         raise
 
 
@@ -117,7 +120,7 @@ def texts(directory: Path, name: str) -> list[Any]:
     Raises:
         UserError: it is none.
     """
-    found = runs.read_json(directory / "sweep.json").get(name, [])
+    found = read_json(directory / "sweep.json").get(name, [])
     if not isinstance(found, list) or not all(isinstance(each, list if name == "jobs" else str) for each in found):
         raise UserError(f"{directory / 'sweep.json'} cannot be read; start a new sweep.")
     return found
@@ -131,7 +134,7 @@ def numbered(directory: Path, jobs: list[list[str]]) -> list[int]:
         for job in map(own, jobs):
             if numbers.setdefault(frozenset(job), len(numbers)) == len(known):
                 known.append(job)
-        runs.write_json(directory / "sweep.json", runs.read_json(directory / "sweep.json") | {"jobs": known})
+        write_json(directory / "sweep.json", read_json(directory / "sweep.json") | {"jobs": known})
         return [numbers[frozenset(own(job))] for job in jobs]
 
 
@@ -149,23 +152,23 @@ def attempt(directory: Path, cfg: DictConfig, carry_out: Callable[[DictConfig, b
     It goes on where it was stopped, by its own config. `carry_out` gets True for a job that ended with the process it
     was in: in a process of its own it cannot take the sweep with it again.
     """
-    record: dict[str, Any] = {}
+    run, record = Run(directory), {}
     try:
-        with runs.claim(directory):
-            record = runs.read_json(directory / "run.json")  # as it is now that nobody else has it
+        with run.claim():
+            record = run.record  # as it is now that nobody else has it
             status = record.get("status")
-            if status in DONE or (status == "failed" and not cfg.get("retry_failed")):
+            if status in DONE or (status == Status.FAILED and not cfg.get("retry_failed")):
                 again = "" if status in DONE else "; retry_failed=true tries it again"
-                return leave(f"job {directory.name} is {status}{again}", objective(directory))
-            value = carry_out(going_on(cfg, directory) if status else cfg, status == "running")
+                return leave(f"job {directory.name} is {status}{again}", run.objective)
+            value = carry_out(going_on(cfg, directory) if status else cfg, status == Status.RUNNING)
             if value is None and (metric := nan(directory, cfg)):
                 raise Failed(f"{metric} is not a number.")
             return value
-    except runs.Busy as busy:
+    except Busy as busy:
         return leave(f"job {directory.name} is not started: {busy}", None)
     except Exception as error:  # this job's alone
         what = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-        if isinstance(error, UserError) and record and runs.read_json(directory / "run.json") == record:
+        if isinstance(error, UserError) and record and run.record == record:
             print(f"job {directory.name} did not go on: {what}", flush=True)  # refused, and as it was
         else:
             fail(directory, what)
@@ -178,12 +181,12 @@ def fail(directory: Path, what: str) -> None:
     """Note why a job failed, in run.json and in its train.log, where the run itself could not."""
     first = (what.splitlines() or ["without a word"])[0]
     print(f"job {directory.name} failed: {first}", flush=True)
-    if runs.read_json(directory / "run.json").get("status") != "failed":
-        runs.update(directory, status="failed", reason=what, ended=runs.now())
-    log_file = directory / "train.log"
-    if not log_file.is_file() or first not in log_file.read_text("utf-8", "replace"):
-        with log_file.open("a", encoding="utf-8") as file:
-            file.write(f"{runs.now()} failed: {first}\n")
+    run = Run(directory)
+    if run.status != Status.FAILED:
+        run.end(Status.FAILED, what)
+    if not run.log_file.is_file() or first not in run.log_file.read_text("utf-8", "replace"):
+        with run.log_file.open("a", encoding="utf-8") as file:
+            file.write(f"{now()} failed: {first}\n")
 
 
 def leave(sentence: str, value: Any) -> Any:
@@ -200,24 +203,13 @@ def going_on(cfg: DictConfig, directory: Path) -> DictConfig:
     tree = configs.stored(directory)
     tree.update({"own": [], "trusted": configs.packages(cfg)})
     tree.update({name: cfg[name] for name in ("log_dir", "exact") if name in cfg})
-    stored.set_resume_checkpoint(tree, directory, str(directory))
+    stored.set_resume_checkpoint(tree, Run(directory), str(directory))
     return tree
-
-
-def objective(directory: Path) -> float | None:
-    """The best value of a run's objective."""
-    value = part_of(directory, "best").get("objective")
-    return float(value) if isinstance(value, int | float) else None
-
-
-def part_of(directory: Path, name: str) -> dict[str, Any]:
-    """A part of a run's metrics.json; empty where there is none."""
-    found = runs.read_json(directory / "metrics.json").get(name)
-    return found if isinstance(found, dict) else {}
 
 
 def nan(directory: Path, cfg: DictConfig) -> str | None:
     """The objective's name, if its last value was none."""
     name = str(cfg.get("objective"))
-    value = part_of(directory, name.partition("/")[0]).get(name)
+    found = Run(directory).metrics.get(name.partition("/")[0])
+    value = found.get(name) if isinstance(found, dict) else None
     return name if isinstance(value, float) and math.isnan(value) else None

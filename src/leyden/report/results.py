@@ -11,8 +11,10 @@ from typing import Any
 import yaml
 
 from leyden import UserError
-from leyden.run import configs, life, runs
+from leyden.files import read_json
+from leyden.run import configs
 from leyden.run.keys import direction
+from leyden.run.run import status_of
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the one in C is ten times faster
 DEPTH = 4  # folders below a place in which runs are looked for
@@ -29,16 +31,11 @@ class Run:
     metrics: dict[str, Any] = field(default_factory=dict)  # metrics.json
     flaws: list[str] = field(default_factory=list)  # files that are missing or half written
     foreign: bool = False  # of another command
-    moved: Path | None = None  # where it was when it began
 
     @property
     def status(self) -> str:
         """As run.json has it, but `killed` where it says running and nobody runs it."""
-        status = str(self.record.get("status") or "unknown")
-        try:
-            return "killed" if status == "running" and not life.alive(self.record) else status
-        except (TypeError, ValueError, KeyError):  # of a heartbeat that is none
-            return "killed"
+        return str(status_of(self.record))
 
     @property
     def overrides(self) -> dict[str, str]:
@@ -168,7 +165,7 @@ def read(path: Path) -> Run:
     """A run directory, whatever state it is in."""
     run = Run(path)
     for name in ("run.json", "metrics.json"):
-        content = runs.read_json(path / name)
+        content = read_json(path / name)
         if isinstance(content, dict) and content:
             setattr(run, "record" if name == "run.json" else "metrics", content)
         elif (path / name).exists() or name == "run.json" or run.status == "finished":
@@ -181,7 +178,6 @@ def read(path: Path) -> Run:
         run.flaws.append("config.yaml")
     else:
         run.config = flat(tree)
-    run.moved = moved(path)
     return run
 
 
@@ -200,17 +196,6 @@ def flat(node: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     for name, child in node.items():
         found |= flat(child, f"{prefix}{name}.") if isinstance(child, dict) and child else {f"{prefix}{name}": child}
     return found
-
-
-def moved(path: Path) -> Path | None:
-    """Where Hydra says that a run began, if that is not where it lies."""
-    try:
-        text = (path / ".hydra" / "hydra.yaml").read_text(encoding="utf-8")
-    except (OSError, ValueError):
-        return None
-    line = re.search(r"^    output_dir: .+(\n      .+)*", text, re.M)  # YAML folds what is long
-    began = Path(yaml.load(line[0], LOADER)["output_dir"]) if line else path
-    return began if began.resolve() != path.resolve() else None
 
 
 # choosing among them

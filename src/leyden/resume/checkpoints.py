@@ -2,12 +2,10 @@
 
 import hashlib
 import logging
-import os
 import pickle
 import re
 import zipfile
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_
 from torch.distributed.tensor import DTensor
 
 from leyden import UserError
+from leyden.files import replacing
 from leyden.resume import plain_data
 
 log = logging.getLogger(__name__)
@@ -191,16 +190,13 @@ class AtomicIO(TorchCheckpointIO):
             log.warning("The checkpoints hold no %s: hyper-parameters that are objects, and no plain data.", names)
             if self.tell:
                 self.tell(hyper_parameters_left_out=left_out)
-        beside = path.with_name(f".{path.name}.part")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with open(beside, "wb") as file:
-                torch.save(checkpoint, file)
-                file.flush()
-                os.fsync(file.fileno())
-            if self.first:
-                read(beside)
-            os.replace(beside, path)
+            with replacing(path, synced=True) as beside:
+                with open(beside, "wb") as file:
+                    torch.save(checkpoint, file)
+                if self.first:
+                    read(beside)
             self.first = False
         except (OSError, RuntimeError) as error:  # torch says RuntimeError when a disk is full
             raise UserError(f"The checkpoint {path} cannot be written ({error}); the one before is whole.") from error
@@ -208,10 +204,3 @@ class AtomicIO(TorchCheckpointIO):
             if fault := plain_data.fault(checkpoint):
                 raise UserError(f"The checkpoint {path} could not be loaded again: {fault}.") from error
             raise
-        finally:
-            with suppress(OSError):
-                beside.unlink()
-        if os.name == "posix":
-            folder = os.open(path.parent, os.O_RDONLY)
-            os.fsync(folder)
-            os.close(folder)

@@ -3,12 +3,12 @@
 import copy
 import hashlib
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning import LightningModule, Trainer
-from lightning.pytorch.loggers import CSVLogger
 from torch import Tensor
 from torchmetrics import Metric
 
@@ -39,17 +39,23 @@ def take(trainer: Trainer, task: LightningModule, keeper: Any) -> dict[str, Any]
 
 
 def lengths(trainer: Trainer, directory: Path) -> dict[str, int]:
-    """Of the loggers' files with all in them that was logged: bytes of TensorBoard's, lines of tables."""
-    found = {}
+    """Bytes of TensorBoard's files with all in them that was logged."""
     for logger in trainer.loggers:
         if flush := getattr(logger.experiment, "flush", None):
             flush()
-        elif isinstance(logger, CSVLogger):
-            logger.save()
-            file = Path(logger.log_dir) / "metrics.csv"
-            if file.is_file() and file.is_relative_to(directory):
-                found[file.relative_to(directory).as_posix()] = file.read_text(encoding="utf-8").count("\n")
-    return found | {path.relative_to(directory).as_posix(): path.stat().st_size for path in directory.glob(EVENTS)}
+    return {path.relative_to(directory).as_posix(): path.stat().st_size for path in directory.glob(EVENTS)}
+
+
+def restore_files(directory: Path, lengths: dict[str, int]) -> None:
+    """Cut TensorBoard's files to their lengths at a checkpoint, and remove what kills left."""
+    for path in directory.glob(EVENTS):
+        length = lengths.get(path.relative_to(directory).as_posix())
+        if length is None:
+            path.unlink()
+        elif path.stat().st_size > length:
+            os.truncate(path, length)
+    for path in directory.rglob(".*.part"):
+        path.unlink()
 
 
 def values(trainer: Trainer, task: LightningModule) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 import csv
 import itertools
 import logging
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.utilities import CombinedLoader
 
 from leyden import lightning_internals
+from leyden.files import replacing, write_json
 from leyden.resume import exact
 from leyden.resume.clock import Clock
 from leyden.resume.keeper import Keeper
@@ -33,12 +33,10 @@ class Table:
 
     def add_columns(self, names: list[str]) -> None:
         self.columns += [name for name in dict.fromkeys(names) if name not in self.columns]
-        beside = self.path.with_name(f".{self.path.name}.part")
-        with open(beside, "w", newline="") as file:
+        with replacing(self.path) as beside, open(beside, "w", newline="") as file:
             writer = csv.DictWriter(file, self.columns)
             writer.writeheader()
             writer.writerows(self.rows)
-        os.replace(beside, self.path)
 
     def write(self, row: dict[str, Any]) -> None:
         self.rows.append(row)
@@ -52,18 +50,12 @@ class Table:
 class Records(Checkpoint):
     """Writes what was logged, on rank 0.
 
-    `save` writes the content of a JSON file, `tell` changes fields of the directory's run.json.
+    `tell` changes fields of the directory's run.json.
     It is a Checkpoint only because Lightning calls those after the task's own `on_train_epoch_end`, which logs.
     """
 
-    def __init__(
-        self,
-        directory: str,
-        keeper: Keeper,
-        save: Callable[[Path, dict[str, Any]], None],
-        tell: Callable[..., None],
-    ):
-        self.directory, self.keeper, self.save, self.tell = Path(directory), keeper, save, tell
+    def __init__(self, directory: str, keeper: Keeper, tell: Callable[..., None]):
+        self.directory, self.keeper, self.tell = Path(directory), keeper, tell
         self.epochal: set[str] = set()  # names that are logged once in an epoch
         self.stepwise: set[str] = set()  # names that are logged at steps
         self.metrics: dict[str, Any] = {}
@@ -82,7 +74,7 @@ class Records(Checkpoint):
             self.table = Table(self.directory / "metrics.csv", self.rows)
             size = getattr(trainer.train_dataloader, "batch_size", None)
             batch = size and size * trainer.world_size * trainer.accumulate_grad_batches
-            self.tell(self.directory, exact=True, not_exact=None, effective_batch=batch)
+            self.tell(exact=True, not_exact=None, effective_batch=batch)
             self.said = ""
             self.say_exact()
 
@@ -91,7 +83,7 @@ class Records(Checkpoint):
         lost = "; ".join([*self.reasons, *filter(None, [self.keeper.changed])])
         if lost != self.said:
             self.said = lost
-            self.tell(self.directory, exact=False, not_exact=lost)
+            self.tell(exact=False, not_exact=lost)
             log.warning("This run is not exact: %s.", lost)
 
     def on_save_checkpoint(self, trainer: Trainer, task: LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -151,7 +143,7 @@ class Records(Checkpoint):
             "samples_per_second": (rate := self.rate(trainer)) and round(rate, 1),
         }
         if trainer.is_global_zero:
-            self.save(self.directory / "metrics.json", self.metrics)
+            write_json(self.directory / "metrics.json", self.metrics)
             last = f"/{trainer.max_epochs}" if trainer.max_epochs and trainer.max_epochs > 0 else ""
             values = "  ".join(f"{name} {value:.4g}" for name, value in logged.items() if name != "lr")
             log.info("epoch %d%s  %s%s", trainer.current_epoch + 1, last, values, speed(times))

@@ -30,8 +30,9 @@ from leyden.resume import checkpoints, compiled, exact  # fmt: skip
 from leyden.resume.checkpoints import AtomicIO
 from leyden.resume.keeper import Keeper
 from leyden.resume.records import Records
-from leyden.run import loggers, runs, same_data, study, trust  # fmt: skip
+from leyden.run import loggers, paths, same_data, study, trust  # fmt: skip
 from leyden.run.configs import literal
+from leyden.run.run import Run
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +68,7 @@ def make(cfg: DictConfig, key: str, node: Any, **keywords: Any) -> Any:
 def data(cfg: DictConfig) -> LightningDataModule:
     """The datamodule, with its files looked for from the project; what it draws comes from the seed of the run."""
     tree = cfg.copy()
-    tree.data_dir = str(runs.in_project(cfg.data_dir))
+    tree.data_dir = str(paths.in_project(cfg.data_dir))
     tree.seed = same_data.seed(cfg)
     with exact.isolated(tree.seed):
         made = make(tree, "data", tree.data)
@@ -122,6 +123,7 @@ def parts(cfg: DictConfig) -> tuple[LightningDataModule, LightningModule]:
     Raises:
         UserError: a config that was stored wants what may not be built, or its data has changed.
     """
+    check_modes(cfg)
     if cfg.rerun:
         cfg.facts = None  # as the data says now
     datamodule = data(cfg)
@@ -131,22 +133,24 @@ def parts(cfg: DictConfig) -> tuple[LightningDataModule, LightningModule]:
     return datamodule, task(cfg)
 
 
-def watchers(cfg: DictConfig) -> list[Callback]:
-    """The keeper first, the chosen callbacks, and the records last.
+def check_modes(cfg: DictConfig) -> None:
+    """Raises UserError where it is not known which value is better of what is watched."""
+    for key in ("checkpoint", "scheduler", "callbacks.early_stopping"):
+        node = OmegaConf.select(cfg, key)
+        mode = node.get("mode", "") if isinstance(node, DictConfig) else ""  # other schedulers have other modes
+        if mode is None or (key == "checkpoint" and mode not in ("min", "max")):
+            why = f"; got `{mode}`" if mode else ", as the name of what it watches does not say which is better"
+            raise UserError(f"`{key}.mode` must be min or max{why}; type {key}.mode=min or {key}.mode=max.")
 
-    Raises:
-        UserError: it is not said which value of the monitor is better.
-    """
-    monitor, mode = cfg.checkpoint.monitor, cfg.checkpoint.mode
-    if mode not in ("min", "max"):
-        why = f"; got {mode}" if mode else f", as {monitor} does not say which is better"
-        raise UserError(f"checkpoint.mode must be min or max{why}; type checkpoint.mode=min or checkpoint.mode=max.")
+
+def watchers(cfg: DictConfig) -> list[Callback]:
+    """The keeper first, the chosen callbacks, and the records last."""
     chosen = [make(cfg, f"callbacks.{name}", node) for name, node in group(cfg, "callbacks")]
     tree = OmegaConf.to_yaml(cfg)
     settings = {"write": cfg.trainer.enable_checkpointing, "seed": cfg.seed, "exact": cfg.exact, "config": tree}
     settings["judge"] = study.judge(Path(cfg.run_dir), partial(trust.checked, cfg))
     keeper = Keeper(cfg.run_dir, objective=cfg.objective, **settings, **cfg.checkpoint)
-    return [keeper, *chosen, Mistakes(), Records(cfg.run_dir, keeper, runs.write_json, runs.update)]
+    return [keeper, *chosen, Mistakes(), Records(cfg.run_dir, keeper, Run(cfg.run_dir).update)]
 
 
 def trainer(cfg: DictConfig, callbacks: list[Callback]) -> Trainer:
@@ -168,7 +172,7 @@ def trainer(cfg: DictConfig, callbacks: list[Callback]) -> Trainer:
         callbacks=callbacks + [RichProgressBar(refresh_rate=20)] * bar,
         logger=[make(cfg, f"logger.{name}", node) for name, node in group(cfg, "logger")],
         profiler=make(cfg, "profiler", cfg.profiler) if cfg.get("profiler") else None,
-        plugins=[AtomicIO(partial(runs.update, Path(cfg.run_dir)))],
+        plugins=[AtomicIO(Run(cfg.run_dir).update)],
         default_root_dir=cfg.run_dir,
         enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
         enable_progress_bar=bar,

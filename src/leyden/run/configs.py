@@ -7,8 +7,9 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from leyden import UserError
+from leyden.files import read_json
 from leyden.run.keys import direction
-from leyden.run.runs import in_project, read_json
+from leyden.run.paths import in_project
 
 PACKAGES = ("own", "trusted")  # keys that say which packages a stored config may build from
 NEEDED = ("data", "task", "trainer")  # in the config of a run

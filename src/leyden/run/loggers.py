@@ -1,20 +1,19 @@
 """What the loggers are told besides the curves: config and command at the start, at the end what it came to."""
 
-import csv
 import json
 import logging
 import shlex
-import warnings
 from pathlib import Path
 from typing import Any
 
 from lightning import Trainer
-from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
 from omegaconf import DictConfig, OmegaConf
 
 from leyden import UserError
-from leyden.run import runs
+from leyden.run import paths
 from leyden.run.keys import role
+from leyden.run.run import Run
 
 log = logging.getLogger(__name__)
 USUAL = ("model", "data", "seed")  # columns of each run; TensorBoard shows no more than five unless asked to
@@ -36,35 +35,20 @@ def begin(trainer: Trainer, cfg: DictConfig, resumed: bool) -> None:
 
 def introduce(logger: Logger, cfg: DictConfig, resumed: bool) -> None:
     """TensorBoard keeps what it has been told, and is not told again when a run goes on."""
-    if isinstance(logger, CSVLogger):
-        reopen(logger)
     if not isinstance(logger, TensorBoardLogger):
         config: Any = OmegaConf.to_container(cfg, resolve=True)
         logger.log_hyperparams(config)
     elif not resumed:
-        command = runs.read_json(Path(cfg.run_dir) / "run.json").get("command", "")
+        command = Run(Path(cfg.run_dir)).record.get("command", "")
         for name, text in (("command", command), ("config", OmegaConf.to_yaml(cfg))):
             logger.experiment.add_text(name, "".join(f"    {line}\n" for line in text.splitlines()), 0)
 
 
-def reopen(logger: CSVLogger) -> None:
-    """Go on with a table, which Lightning deletes when it opens its folder."""
-    file = Path(logger.log_dir) / "metrics.csv"
-    rows: list[dict[str, Any]] = []
-    if file.is_file():
-        with open(file, newline="", encoding="utf-8") as lines:
-            rows = list(csv.DictReader(lines))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it deletes
-        logger.experiment.metrics = rows
-    logger.save()
-
-
 def conclude(trainer: Trainer, cfg: DictConfig, results: dict[str, Any]) -> None:
-    """Tell each logger the best values and the checkpoint that they are of; TensorBoard as a row of its HPARAMS."""
+    """Tell the log and each logger the best values and their checkpoint; TensorBoard as a row of its HPARAMS."""
     best = results.get("best") or {}
     values, checkpoint = outcome(results), best.get("checkpoint")
-    record = runs.read_json(Path(cfg.run_dir) / "run.json")
+    record = Run(Path(cfg.run_dir)).record
     columns = settings(cfg, record.get("overrides") or [], shlex.split(record.get("command") or ""))
     for logger in trainer.loggers if trainer.is_global_zero else ():
         if isinstance(logger, TensorBoardLogger):
@@ -74,6 +58,7 @@ def conclude(trainer: Trainer, cfg: DictConfig, results: dict[str, Any]) -> None
             logger.log_hyperparams({"best_checkpoint": checkpoint and str(Path(cfg.run_dir) / checkpoint)})
         logger.finalize("success")
     show_profiles(Path(cfg.run_dir))
+    log.info(in_lines(results, Path(cfg.run_dir)))
 
 
 def show_profiles(directory: Path) -> None:
@@ -127,3 +112,24 @@ def missing(where: str) -> str:
     """What to type where a logger's package is not installed."""
     name = where.rpartition(".")[2]
     return f"logger={name} needs a package that is not installed; type pip install -e '.[{name}]'."
+
+
+def in_lines(results: dict[str, Any], directory: Path) -> str:
+    """What a run came to, a plain line for each number, and where to look further."""
+    lines, best, test = [], results.get("best") or {}, results.get("test") or {}
+    if best:
+        lines.append(f"{best['monitor']} {best['value']:.4f} (best, epoch {best['epoch'] + 1})")
+    lines += [f"{name} {value:.4f}" for name, value in test.items() if name.count("/") == 1]
+    apart = sorted((value, name) for name, value in test.items() if name.count("/") > 1)
+    if apart:
+        shown = ", ".join(f"{name.split('/', 2)[2]} {value:.3f}" for value, name in apart[:10])
+        lines.append(f"by class, lowest first: {shown}{', ...' if apart[10:] else ''}")
+    if test:
+        count = f" on {test['samples']} samples" if test["samples"] else ""
+        lines.append(f"tested {test['checkpoint'] or 'the last weights'}{count}")
+    path = paths.in_words(directory)
+    lines.append(f"run {path}")
+    if (directory / "tensorboard").exists():
+        inside = directory.is_relative_to(paths.PROJECT / "logs")
+        lines.append("curves: make tensorboard" if inside else f"curves: tensorboard --logdir {shlex.quote(str(path))}")
+    return "\n".join(lines)

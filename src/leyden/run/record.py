@@ -21,9 +21,9 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from leyden import UserError
-from leyden.run.life import BEAT, born, slurm
+from leyden.run.paths import PROJECT, in_words
+from leyden.run.run import HEARTBEAT_S, Run, Status, now, process_start_time, slurm_job
 from leyden.run.run_log import logging_to
-from leyden.run.runs import PROJECT, in_words, now, read_json, update
 
 PACKAGES = ("torch", "lightning", "torchvision", "torchmetrics", "hydra-core", "tensorboard", "onnx", "numpy")
 log = logging.getLogger(__name__)
@@ -38,20 +38,20 @@ class Record:
     """
 
     def __init__(self, cfg: DictConfig):
-        self.cfg, self.directory, self.silent = cfg, Path(cfg.run_dir), int(os.environ.get("RANK", 0)) > 0
-        self.end = {"status": "finished"}  # what run.json says after a good end
+        self.cfg, self.run, self.silent = cfg, Run(cfg.run_dir), int(os.environ.get("RANK", 0)) > 0
+        self.end: dict[str, Any] = {"status": Status.FINISHED}  # what run.json says after a good end
         self.begun = False
         self.during = ExitStack()  # what lasts until the end
-        self.release = self.during.enter_context(logging_to(None if self.silent else self.directory / "train.log"))
+        self.release = self.during.enter_context(logging_to(None if self.silent else self.run.log_file))
 
     def start(self) -> None:
         """Say that the run runs, and write on from here."""
         self.begun = not self.silent
         if self.begun:
-            old = self.cfg.get("resume") and read_json(self.directory / "run.json")
+            old = self.cfg.get("resume") and self.run.record
             said = resumption(old) if old else origin(self.cfg)
-            update(self.directory, status="running", reason=None, ended=None, **said)
-            self.during.enter_context(beating(self.directory))
+            self.run.update(status=Status.RUNNING, reason=None, ended=None, **said)
+            self.during.enter_context(beating(self.run))
             self.release()
 
     def begin(self, **fields: Any) -> None:
@@ -63,22 +63,22 @@ class Record:
         prune(self.cfg)
         tree = self.cfg.copy()
         tree.update({key: None for key in ("run_dir", "resume", "rerun") if key in tree})  # of this start only
-        OmegaConf.save(tree, self.directory / "config.yaml")
+        OmegaConf.save(tree, self.run.config_file)
         if patch := changes():
-            (self.directory / "changes.patch").write_text(patch, encoding="utf-8")
-        update(self.directory, **fields)
+            (self.run.directory / "changes.patch").write_text(patch, encoding="utf-8")
+        self.run.update(**fields)
 
     def update(self, **fields: Any) -> None:
         """Change some fields of run.json."""
         if self.begun:
-            update(self.directory, **fields)
+            self.run.update(**fields)
 
 
 @contextmanager
 def recording(cfg: DictConfig) -> Iterator[Record]:
     """Keep run.json true from the start to the end, and train.log with it."""
     record = Record(cfg)
-    directory = record.directory
+    directory = record.run.directory
     with record.during:
         if not cfg.get("resume"):
             record.start()
@@ -86,7 +86,7 @@ def recording(cfg: DictConfig) -> Iterator[Record]:
             yield record
         except SystemExit as error:
             name = signal.Signals(error.code - 128).name if isinstance(error.code, int) and error.code > 128 else "exit"
-            record.update(status="stopped", reason=name, ended=now())
+            record.update(status=Status.STOPPED, reason=name, ended=now())
             if "resume" in cfg and not record.silent:
                 swept = (directory.parent / "sweep.json").is_file()
                 where = shlex.quote(str(in_words(directory.parent if swept else directory)))
@@ -94,7 +94,7 @@ def recording(cfg: DictConfig) -> Iterator[Record]:
                 log.warning("Stopped by %s; go on with: python src/train.py %s=%s", name, key, where)
             raise
         except BaseException as error:
-            record.update(status="failed", reason=f"{type(error).__name__}: {error}", ended=now())
+            record.update(status=Status.FAILED, reason=f"{type(error).__name__}: {error}", ended=now())
             logging.getLogger("leyden.file").error("failed", exc_info=True)
             # Lightning's word and OmegaConf's for a user's mistake
             if type(error).__name__ == "MisconfigurationException" or isinstance(error, OmegaConfBaseException):
@@ -104,13 +104,13 @@ def recording(cfg: DictConfig) -> Iterator[Record]:
 
 
 @contextmanager
-def beating(directory: Path) -> Iterator[None]:
+def beating(run: Run) -> Iterator[None]:
     """Write a sign of life into run.json now and then, for readers on other machines."""
     ended = threading.Event()
 
     def beat() -> None:
-        while not ended.wait(BEAT):
-            update(directory, heartbeat=now())
+        while not ended.wait(HEARTBEAT_S):
+            run.update(heartbeat=now())
 
     thread = threading.Thread(target=beat, daemon=True)
     thread.start()
@@ -152,9 +152,9 @@ def place() -> dict[str, Any]:
     return {
         "host": socket.gethostname(),
         "pid": os.getpid(),
-        "pid_born": born(os.getpid()),
+        "pid_born": process_start_time(os.getpid()),
         "heartbeat": now(),
-        "slurm": slurm(),
+        "slurm": slurm_job(),
         "commit": git("rev-parse", "--verify", "-q", "HEAD").strip() or None,
         "versions": {"python": platform.python_version()} | {name: version(name) for name in PACKAGES},
         "hardware": {"machine": platform.machine(), "system": platform.platform(), "cores": os.cpu_count()},
@@ -209,7 +209,7 @@ def changes() -> str:
 
 def tell(cfg: DictConfig, monitor: str, mode: str) -> None:
     """Say in the log what is about to be trained, and what a run that repeats another one has of its own."""
-    found = read_json(Path(cfg.run_dir) / "run.json")
+    found = Run(cfg.run_dir).record
     log.info(
         "%s of %s parameters on %s, %s, %s samples a step, seed %s, best by %s (%s)",
         cfg.get("model", cfg.task)._target_.split(".")[-1], f"{found['parameters']:,}", found["device"],
@@ -222,7 +222,7 @@ def tell(cfg: DictConfig, monitor: str, mode: str) -> None:
     if found["padding"]:
         log.info("%.1f%% of a training batch is padding", 100 * found["padding"])
     same = ["commit, versions, machine and data are the same"]
-    for line in differences(read_json(Path(cfg.rerun) / "run.json"), found) or same if cfg.rerun else ():
+    for line in differences(Run(cfg.rerun).record, found) or same if cfg.rerun else ():
         log.info("rerun of %s: %s", in_words(Path(cfg.rerun)), line)
 
 

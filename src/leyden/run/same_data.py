@@ -9,7 +9,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from leyden import UserError
 from leyden.data.datamodule import DataModule
-from leyden.run import configs, runs
+from leyden.run import configs
+from leyden.run.run import Run
 
 # facts that a model keeps as they were; all others say what its inputs and outputs mean
 STATISTICS = ("mean", "std", "counts", "target_mean", "target_std")
@@ -46,17 +47,17 @@ def check(cfg: DictConfig, datamodule: Any, split: str | None = None) -> str:
         raise UserError(f"{changed}, and the model was built for other {' and '.join(lost)}; bring the data back.")
     log.warning("%s; going on, as exact=false says.", changed)
     if cfg.get("run") and int(os.environ.get("RANK", 0)) == 0:
-        runs.update(Path(cfg.run_dir), exact=False, not_exact=changed)
+        Run(Path(cfg.run_dir)).update(exact=False, not_exact=changed)
     return changed
 
 
 def record_before(cfg: DictConfig) -> dict[str, Any]:
     """What run.json says of the run that is read, goes on or is repeated; nothing of a new one."""
     if cfg.get("run"):
-        return runs.read_json(Path(cfg.run).parent.parent / "run.json")
+        return Run(Path(cfg.run).parent.parent).record
     if cfg.get("resume"):
-        return runs.read_json(Path(cfg.run_dir) / "run.json")
-    return runs.read_json(Path(cfg.rerun) / "run.json") if cfg.get("rerun") else {}
+        return Run(Path(cfg.run_dir)).record
+    return Run(Path(cfg.rerun)).record if cfg.get("rerun") else {}
 
 
 def difference(cfg: DictConfig, datamodule: Any, split: str | None) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from hydra.utils import instantiate
 
 from leyden import UserError
-from leyden.run import runs
+from leyden.files import read_json
 
 
 def optuna() -> Any:
@@ -85,7 +85,7 @@ def judge(directory: Path, checked: Callable[[Any], Any]) -> Callable[[float, in
 
     `checked` is asked for the pruner, which is read from a file.
     """
-    said = runs.read_json(directory.parent / "study.json")
+    said = read_json(directory.parent / "study.json")
     if not said or not directory.name.isdecimal():
         return None
     number, storage = int(directory.name), store(directory.parent, said["storage"])

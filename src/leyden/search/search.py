@@ -13,8 +13,9 @@ from filelock import FileLock
 from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 
 from leyden import UserError
-from leyden.launch import sweeps
-from leyden.run import life, runs
+from leyden.files import read_json, write_json
+from leyden.run import paths
+from leyden.run.run import Run, Status, alive, now, process_start_time
 from leyden.run.study import build, live, optuna, repair_journal, store
 
 
@@ -75,7 +76,7 @@ class Search:
         self.directory, self.spaces = directory, spaces
         self.n_trials, self.sampler, self.seed = n_trials, sampler, seed
         # what a sweep is called, also when its directory has another name by now
-        self.sweep = str(runs.read_json(directory / "sweep.json").get("id") or directory.name)
+        self.sweep = str(read_json(directory / "sweep.json").get("id") or directory.name)
         self.name, url = study_name or self.sweep, from_anywhere(storage)
         build(pruner)  # before a trial needs it
         shared = f"leyden-{zlib.crc32(f'{url} {self.name}'.encode()):x}.lock"
@@ -86,7 +87,7 @@ class Search:
             self.storage = store(directory, url)
             self.study = self.opened(direction)
             self.study.sampler = self.next_sampler()
-            runs.write_json(directory / "study.json", {"storage": url, "name": self.name, "pruner": pruner})
+            write_json(directory / "study.json", {"storage": url, "name": self.name, "pruner": pruner})
         self.tried: set[int] = set()  # jobs that this process has started
 
     def opened(self, direction: str) -> Any:
@@ -163,9 +164,9 @@ class Search:
         """Note which process runs a trial; returns its overrides."""
         trial = self.trial(number)
         if (failed := trial.user_attrs.get("again")) is not None:
-            runs.update(self.directory / str(failed), again=number)
-        born = life.born(os.getpid())
-        who = {"host": socket.gethostname(), "pid": os.getpid(), "pid_born": born, "heartbeat": runs.now()}
+            Run(self.directory / str(failed)).update(again=number)
+        born = process_start_time(os.getpid())
+        who = {"host": socket.gethostname(), "pid": os.getpid(), "pid_born": born, "heartbeat": now()}
         trial.set_user_attr("by", {"status": "running", **who})
         return trial.user_attrs["overrides"]
 
@@ -173,8 +174,8 @@ class Search:
         return live(self.study, self.storage, number)
 
     def alive(self, trial: Any) -> bool:
-        record = runs.read_json(self.directory / str(trial.number) / "run.json")
-        return life.alive(trial.user_attrs.get("by", {})) or life.alive(record)
+        record = Run(self.directory / str(trial.number)).record
+        return alive(trial.user_attrs.get("by", {})) or alive(record)
 
     def settle(self) -> None:
         """Tell the study of each job that has ended."""
@@ -184,13 +185,13 @@ class Search:
 
     def close(self, number: int) -> None:
         states, directory = optuna().trial.TrialState, self.directory / str(number)
-        record, value = runs.read_json(directory / "run.json"), sweeps.objective(directory)
+        record, value = Run(directory).record, Run(directory).objective
         status = record.get("status")
-        if status == "finished" and value is not None and math.isfinite(value):
+        if status == Status.FINISHED and value is not None and math.isfinite(value):
             self.tell(number, value, states.COMPLETE)
-        elif status == "pruned":
+        elif status == Status.PRUNED:
             self.tell(number, None, states.PRUNED)
-        elif status in ("finished", "failed"):
+        elif status in (Status.FINISHED, Status.FAILED):
             self.trial(number).set_user_attr("reason", record.get("reason") or "no value of the objective")
             self.tell(number, None, states.FAIL)
 
@@ -214,7 +215,7 @@ class Search:
 def from_anywhere(url: str | None) -> str | None:
     """An URL in which the file of SQLite counts from the project, wherever the command is typed."""
     start = "sqlite:///"
-    return f"{start}{runs.in_project(url.removeprefix(start))}" if url and url.startswith(start) else url
+    return f"{start}{paths.in_project(url.removeprefix(start))}" if url and url.startswith(start) else url
 
 
 def values(spaces: dict[str, Any]) -> dict[str, list[Any]]:

@@ -1,6 +1,5 @@
 """What classification and regression share: the step, the epoch's numbers, optimizer and schedule."""
 
-import inspect
 import logging
 from contextlib import nullcontext
 from functools import partial
@@ -12,11 +11,10 @@ from torch import Tensor, nn
 from torch.backends import cudnn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 from torchmetrics import MetricCollection
 
 from leyden import UserError
+from leyden.tasks.optimizers import configure_optimizers, decayed
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +103,7 @@ class Supervised(LightningModule):
         if self.gradient_penalty:
             loss = loss + self.gradient_penalty * self.steepness(loss, samples)
         if self.l1:
-            loss = loss + self.l1 * sum(p.abs().sum() for p in self.decayed())
+            loss = loss + self.l1 * sum(p.abs().sum() for p in decayed(self))
         return loss
 
     def steepness(self, loss: Tensor, samples: int) -> Tensor:
@@ -174,53 +172,5 @@ class Supervised(LightningModule):
                 fully_shard(part, mesh=self.device_mesh["data_parallel"])
             fully_shard(self.model, mesh=self.device_mesh["data_parallel"])
 
-    # optimizer and schedule
-
-    def decayed(self) -> list[nn.Parameter]:
-        """Matrices and kernels: neither biases nor norms nor embeddings, which weight decay only hurts."""
-        return [
-            parameter
-            for module in self.modules()
-            if not isinstance(module, nn.Embedding)
-            for name, parameter in module.named_parameters(recurse=False)
-            if parameter.ndim >= 2 and not any(word in name for word in ("bias", "embed", "position", "token"))
-        ]
-
     def configure_optimizers(self) -> dict[str, Any]:
-        decayed = dict.fromkeys(self.decayed())  # each once, where modules share it
-        rest = [parameter for parameter in self.parameters() if parameter not in decayed]
-        groups = [{"params": list(decayed)}, {"params": rest, "weight_decay": 0.0}]
-        keywords = dict(self.optimizer.keywords)
-        if keywords.get("fused") == "auto":
-            keywords["fused"] = self.can_fuse()
-        if keywords.pop("scale_lr", False):  # (Goyal et al. 2017, arXiv:1706.02677)
-            keywords["lr"] *= self.trainer.world_size * self.trainer.accumulate_grad_batches
-        try:
-            optimizer = self.optimizer.func([group for group in groups if group["params"]], **keywords)
-            return {"optimizer": optimizer, "lr_scheduler": self.schedule(optimizer)}
-        except (TypeError, ValueError) as error:  # a key or a value that torch does not take
-            raise UserError(f"optimizer or scheduler cannot be built: {error}.") from error
-
-    def can_fuse(self) -> bool:
-        """Whether one kernel can step all parameters; in mixed precision Lightning does not clip for such a kernel."""
-        if self.trainer.precision.endswith("-mixed") and self.trainer.gradient_clip_val:
-            log.warning("The optimizer is not fused: in %s that excludes gradient clipping.", self.trainer.precision)
-            return False
-        return self.device.type in ("cpu", "cuda")
-
-    def schedule(self, optimizer: Optimizer) -> dict[str, Any]:
-        """The scheduler as Lightning wants it: a factor steps with the optimizer, a torch scheduler with the epoch."""
-        scheduler = self.scheduler
-        if not isinstance(scheduler.func, type):
-            total = self.trainer.estimated_stepping_batches
-            factor = partial(scheduler.func, **scheduler.keywords)  # Hydra's own checks its target at each call: 200 us
-            return {"scheduler": LambdaLR(optimizer, lambda step: factor(step, total)), "interval": "step"}
-        if not issubclass(scheduler.func, LRScheduler):
-            raise UserError(f"scheduler: {scheduler.func.__name__} is no scheduler of torch; see conf/scheduler.")
-        if issubclass(scheduler.func, ReduceLROnPlateau):
-            every = self.trainer.check_val_every_n_epoch or 1
-            return {"scheduler": scheduler(optimizer), "monitor": self.monitor, "frequency": every}
-        if "total_steps" in inspect.signature(scheduler.func).parameters:
-            total = self.trainer.estimated_stepping_batches
-            return {"scheduler": scheduler(optimizer, total_steps=total), "interval": "step"}
-        return {"scheduler": scheduler(optimizer)}
+        return configure_optimizers(self, self.optimizer, self.scheduler, self.monitor)

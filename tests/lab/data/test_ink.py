@@ -6,7 +6,7 @@ from sklearn.datasets import load_digits
 
 from lab.data.digits import Digits
 from lab.data.ink import Ink
-from leyden.run import runs
+from leyden.run.run import Run
 
 
 def test_sequences_are_the_pictures():
@@ -67,6 +67,6 @@ def test_the_share_of_padding_is_in_the_log_and_in_run_json(configure):
 
     cfg = configure("data=ink", "model=rnn", "debug=fast")
     train(cfg)
-    share = runs.read_json(Path(cfg.run_dir) / "run.json")["padding"]
+    share = Run(Path(cfg.run_dir)).record["padding"]
     assert 0 < share < 0.1
     assert f"{100 * share:.1f}% of a training batch is padding" in (Path(cfg.run_dir) / "train.log").read_text()

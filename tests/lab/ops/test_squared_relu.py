@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,9 +19,9 @@ from lab.models.resnet import ResNet
 from lab.models.vit import ViT
 from lab.ops.squared_relu import SquaredReLU, onnx_table, reference, squared_relu, squared_relu_backward
 from leyden.ops import kernels
-from leyden.run import runs
+from leyden.run import paths
 
-FOLDER = runs.PROJECT / "src" / "lab" / "ops"
+FOLDER = paths.PROJECT / "src" / "lab" / "ops"
 TYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 MODELS = [MLP, CNN, ResNet, ViT]
 INPUTS = {
@@ -221,7 +222,7 @@ assert torch.autograd.gradcheck(ours.squared_relu, (x,)) and torch.autograd.grad
 """
     torch.save({name: INPUTS[name] for name in ("picture", "gaps", "expanded", "special")}, tmp_path / "inputs.pt")
     env = os.environ | {"TORCH_EXTENSIONS_DIR": str(tmp_path / "cache"), "CXX": "false"}
-    env["PYTHONPATH"] = str(runs.PROJECT / "src")
+    env["PYTHONPATH"] = str(paths.PROJECT / "src")
     done = subprocess.run([sys.executable, "-c", code], env=env, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("in plain PyTorch") == 1
@@ -230,7 +231,7 @@ assert torch.autograd.gradcheck(ours.squared_relu, (x,)) and torch.autograd.grad
 @pytest.mark.slow
 def test_nothing_is_built_that_is_not_asked_for(tmp_path):
     code = "import lab.models.cnn as m; m.CNN((1, 8, 8), 3)"
-    env = os.environ | {"TORCH_EXTENSIONS_DIR": str(tmp_path), "PYTHONPATH": str(runs.PROJECT / "src")}
+    env = os.environ | {"TORCH_EXTENSIONS_DIR": str(tmp_path), "PYTHONPATH": str(paths.PROJECT / "src")}
     subprocess.run([sys.executable, "-c", code], env=env, check=True)
     assert not list(tmp_path.iterdir())
 
@@ -249,7 +250,7 @@ torch.ops.load_library({str(library)!r})
 assert torch._C._dispatch_has_kernel_for_dispatch_key("leyden::squared_relu", "CUDA")
 assert torch._C._dispatch_has_kernel_for_dispatch_key("leyden::squared_relu_backward", "CUDA")
 """
-    env = os.environ | {"PYTHONPATH": str(runs.PROJECT / "src")}
+    env = os.environ | {"PYTHONPATH": str(paths.PROJECT / "src")}
     subprocess.run([sys.executable, "-c", code], env=env, check=True)
 
 
@@ -259,7 +260,7 @@ def test_the_command_measures_an_operator(configure):
 
     cfg = configure("op=squared_relu", "rounds=2", config="benchmark")
     assert benchmark(cfg) > 0
-    found = json.loads((runs.Path(cfg.run_dir) / "benchmark.json").read_text())
+    found = json.loads((Path(cfg.run_dir) / "benchmark.json").read_text())
     assert {"operator, threads 1", "reference, threads 1"} <= set(found["seconds"])
-    with pytest.raises(UserError, match="squared_relu"):
+    with pytest.raises(UserError, match=r"`op` must be a module of the operators; got `nope`"):
         benchmark(configure("op=nope", config="benchmark"))

@@ -8,6 +8,7 @@ from torch import nn
 from lab.tasks.regression import R2, Regression
 from leyden import UserError
 from leyden.run import configs
+from leyden.run.run import Run
 from leyden.tasks.preprocess import Standardize
 
 
@@ -43,14 +44,13 @@ def loaded(run):
 
 
 def test_metrics_are_those_of_sklearn_in_the_unit_of_the_target(fitted):
-    from leyden.run import runs
 
     run = fitted("data.batch_size=16")
     task, datamodule = loaded(run)
     test = datamodule.splits["test"]
     with torch.inference_mode():
         preds = task.preds(task(test.x)).squeeze(1)
-    found = runs.read_json(run / "metrics.json")["test"]
+    found = Run(run).metrics["test"]
     for name, metric in {"mse": mean_squared_error, "mae": mean_absolute_error, "r2": r2_score}.items():
         assert found[f"test/{name}"] == pytest.approx(metric(test.y, preds), rel=1e-5)
     assert found["test/loss"] == pytest.approx(found["test/mse"] / float(task.target_std) ** 2, rel=1e-5)

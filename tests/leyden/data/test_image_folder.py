@@ -16,7 +16,7 @@ from leyden import UserError
 from leyden.data.decode import decode
 from leyden.data.image_folder import ImageFolder
 from leyden.data.pictures import Scan
-from leyden.run import build, configs, runs
+from leyden.run import build, configs, paths
 
 PHOTOS = [Image.fromarray(picture) for picture in load_sample_images().images]
 SCRIPTS = ["Церковь", "花", "زهرة", 'plain flower\'s "best"']
@@ -403,7 +403,7 @@ print(data.fingerprint, int(x.long().sum()), flush=True)
 
 def build_apart(root, folder, speed="fast"):
     line = [sys.executable, "-c", BUILD, str(root), str(folder), speed]
-    environment = os.environ | {"PYTHONPATH": str(runs.PROJECT / "src")}
+    environment = os.environ | {"PYTHONPATH": str(paths.PROJECT / "src")}
     return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
 

@@ -5,14 +5,14 @@ import torch
 from PIL import Image
 
 from leyden.resume import checkpoints
-from leyden.run import runs
+from leyden.run.run import Run
 
 RATE = ["callbacks=[lr_finder]", "callbacks.lr_finder.num_training_steps=40"]
 SIZE = ["callbacks=[batch_size_finder]", "callbacks.batch_size_finder.init_val=4"]
 
 
 def sha(run):
-    return runs.read_json(run / "metrics.json")["weights_sha256"]
+    return Run(run).metrics["weights_sha256"]
 
 
 def test_a_rate_is_suggested_and_the_run_stays_what_it_is(train):
@@ -44,7 +44,9 @@ def test_a_size_is_suggested_and_the_run_stays_what_it_is(train):
 def test_the_size_is_used_when_asked(train):
     run = train(*SIZE, "callbacks.batch_size_finder.use=true", "callbacks.batch_size_finder.max_val=32")
     assert "32 samples fit; used in place of 16" in (run / "train.log").read_text()
-    assert runs.read_json(run / "run.json")["effective_batch"] == 32
+    assert Run(run).record["effective_batch"] == 32
     last = checkpoints.read(run / "checkpoints" / "last.ckpt")
-    assert last["leyden"]["batch_size"] == 32 and last["global_step"] == last["leyden"]["total_steps"]
+    assert 32 in [state.get("size") for state in last["callbacks"].values()]
+    assert last["leyden"]["batch_size"] == 16  # as asked for, which a run that goes on is compared with
+    assert last["global_step"] == last["leyden"]["total_steps"]
     assert torch.is_tensor(last["state_dict"]["model.head.weight"])

@@ -1,5 +1,7 @@
 """Numbers that are none, planted, and the layer that is named."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -9,7 +11,7 @@ from lab.tasks.classification import Classification
 from leyden import UserError
 from leyden.resume import checkpoints
 from leyden.resume.guard import Guard
-from leyden.run import runs
+from leyden.run.run import Run
 
 ON = "callbacks=[finite]"
 
@@ -43,10 +45,10 @@ def test_a_log_of_zero_is_named_and_its_batch_kept(train, configure, plant, keys
         "Step 1 (epoch 1): the first layer whose output is not finite is model.body.7 (Function, inp"
     )
     assert "input 16 x 128); its input is finite" in said
-    run = runs.Path(configure().run_dir)
+    run = Path(configure().run_dir)
     kept = torch.load(run / "bad_batch.pt", weights_only=True)
     assert kept["batch"][0].shape == (16, 1, 8, 8) and kept["step"] == 0
-    assert runs.read_json(run / "run.json")["status"] == "failed"
+    assert Run(run).record["status"] == "failed"
 
 
 def test_what_arises_between_two_layers_is_not_blamed_on_one(train, monkeypatch):
@@ -81,7 +83,7 @@ def test_the_loss_itself(train, configure, monkeypatch, waits, words):
     monkeypatch.setattr(Classification, "step", logs)
     monkeypatch.setattr(Guard, "waits", staticmethod(lambda loss: waits))
     assert words in refused(train)
-    assert (runs.Path(configure().run_dir) / "bad_batch.pt").exists()
+    assert (Path(configure().run_dir) / "bad_batch.pt").exists()
 
 
 def test_a_batch_that_is_not_finite(train, monkeypatch):

@@ -10,6 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch import nn
 
 from leyden.debug.gradients import Gradients
+from leyden.run.run import Run
 
 ON = "callbacks=[gradients]"
 OFTEN = ON, "callbacks.gradients.every_n_steps=1"
@@ -110,7 +111,6 @@ def test_the_numbers_of_a_layer(scale):
 
 
 def test_nothing_is_changed(train):
-    from leyden.run import runs
 
     plain, watched = train(folder="plain"), train(ON, "callbacks.gradients.every_n_steps=1", folder="watched")
-    assert len({runs.read_json(run / "metrics.json")["weights_sha256"] for run in (plain, watched)}) == 1
+    assert len({Run(run).metrics["weights_sha256"] for run in (plain, watched)}) == 1

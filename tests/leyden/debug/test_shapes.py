@@ -1,15 +1,16 @@
 import re
+from pathlib import Path
 
 import pytest
 
-from leyden.run import runs
+from leyden.run.run import Run
 
 
 @pytest.mark.parametrize("model", ["mlp", "resnet", "vit"])
 def test_the_table_of_layers(train, model):
     run = train("debug=shapes", f"model={model}")
     text = (run / "train.log").read_text()
-    record = runs.read_json(run / "run.json")
+    record = Run(run).record
     assert record["status"] == "finished" and "epoch 1" not in text and not (run / "metrics.json").exists()
     total = re.search(r"^sum +([\d,]+) +([\d,]+) +[\d.]+$", text, re.M)
     assert int(total[1].replace(",", "")) == record["parameters"] and int(total[2].replace(",", "")) > 0
@@ -26,5 +27,5 @@ def test_sequences(configure):
 
     cfg = configure("debug=shapes", "data=ink", "model=rnn", "data.batch_size=8")
     train(cfg)
-    text = (runs.Path(cfg.run_dir) / "train.log").read_text()
+    text = (Path(cfg.run_dir) / "train.log").read_text()
     assert re.search(r"^model\.\S+ +GRU +8 x ", text, re.M), text

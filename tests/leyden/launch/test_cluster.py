@@ -12,9 +12,10 @@ from omegaconf import OmegaConf
 import two_nodes
 from leyden import UserError
 from leyden.launch import cluster
-from leyden.run import runs
+from leyden.run import paths
+from leyden.run.run import Run
 
-TRAIN = str(runs.PROJECT / "src" / "train.py")
+TRAIN = str(paths.PROJECT / "src" / "train.py")
 FAST = ["data=fake", "data.num_samples=103", "data.shape=[1,8,8]", "model=mlp", "debug=fast", "threads=1"]
 
 
@@ -59,7 +60,7 @@ def test_srun_makes_one_run_and_goes_on_with_it_when_requeued(tmp_path):
     one_run(tmp_path)
     run = tmp_path / "train" / "job"
     assert records(tmp_path)[0]["slurm"] == {"job": "815", "restarts": 0}
-    runs.update(run, status="running", host="another")  # the node that went away
+    Run(run).update(status="running", host="another")  # the node that went away
     for ran in tasks(tmp_path, ["trainer=ddp", "name=job"], SLURM_RESTART_COUNT="1"):
         assert ran.returncode == 0, ran.stderr
     assert len(records(tmp_path)[0]["resumes"]) == 1

@@ -10,7 +10,7 @@ import pytest
 
 import stress_resume
 from leyden import UserError
-from leyden.run import runs
+from leyden.run import paths
 
 FAKE = ["data=fake", "data.num_samples=100", "data.shape=[1,8,8]", "model=mlp", "debug=fast"]
 
@@ -126,7 +126,7 @@ def test_the_number_of_workers_changes_no_weight(train):
 
 
 def test_a_signal_before_the_run_leaves_nothing(tmp_path):
-    line = [sys.executable, str(runs.PROJECT / "src" / "train.py"), *FAKE, f"log_dir='{tmp_path}'", "name=x"]
+    line = [sys.executable, str(paths.PROJECT / "src" / "train.py"), *FAKE, f"log_dir='{tmp_path}'", "name=x"]
     process = subprocess.Popen(line, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
     while not (tmp_path / "train" / "x").exists() and time.monotonic() < deadline:

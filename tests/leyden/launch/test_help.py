@@ -8,9 +8,9 @@ import pytest
 from leyden.launch import overrides
 from leyden.launch.help import show_help
 from leyden.launch.line import split
-from leyden.run import runs
+from leyden.run import paths
 
-CONF = runs.PROJECT / "conf"
+CONF = paths.PROJECT / "conf"
 
 
 @pytest.mark.parametrize("config", ["train", "eval", "benchmark"])

@@ -13,9 +13,9 @@ from leyden import UserError
 from leyden.launch import overrides
 from leyden.launch.keys import flatten
 from leyden.launch.line import split
-from leyden.run import configs, runs
+from leyden.run import configs, paths
 
-CONF = runs.PROJECT / "conf"
+CONF = paths.PROJECT / "conf"
 
 
 def check(*argv: str, config: str = "train", conf: Path = CONF, stored: DictConfig | None = None) -> DictConfig:
@@ -87,7 +87,7 @@ MISTAKES = [
     ("model=[cnn,mlp]", "-m model=cnn,mlp"),
     ("hydra/launcher=nosuch", "basic"),
     ("callbacks=null", "type callbacks=[]"),
-    ("logger=[tensorboard,cvs]", "did you mean csv?"),
+    ("logger=[tensorboard,wandbb]", "did you mean wandb?"),
     ("data=_loader", "no option _loader"),
     ("task/loss=mean", "no option mean in group task/loss"),
     ("++model=mlp", "type model=mlp"),
@@ -126,7 +126,7 @@ def test_a_mistake_is_one_sentence(typed, words):
     "argv",
     [
         ["task/loss=focal", "task.loss.gamma=1"],
-        ["logger=[tensorboard,csv]", "callbacks=[early_stopping]", "callbacks.early_stopping.patience=3"],
+        ["logger=[tensorboard,mlflow]", "callbacks=[early_stopping]", "callbacks.early_stopping.patience=3"],
         ["logger=[]", "callbacks=[]", "~profiler", "~optimizer.betas"],
         ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "hydra.sweep.dir=/x", "+hydra.job.env_set.A=b"],
         ["optimizer.lr=null", "seed=null", "trainer.max_time='00:12:00:00'"],
@@ -139,7 +139,7 @@ def test_a_mistake_is_one_sentence(typed, words):
         ["facts={outputs: 3}", "checkpoint={monitor: val/loss}"],
         ["name=exp-1.b", "tags=[a,b]", "note='a (b) #c'", "log_dir='/a b'"],
         ["+optimizer.amsgrad=true", "+model._convert_=all", "+logger.mine={_target_: a.B}"],
-        ["-m", "model=cnn,mlp", "optimizer.lr=1e-3,1e-2", "seed=range(3)", "logger=[csv],[tensorboard]"],
+        ["-m", "model=cnn,mlp", "optimizer.lr=1e-3,1e-2", "seed=range(3)", "logger=[wandb],[tensorboard]"],
         ["-m", "optimizer.lr=interval(1e-4,1e-1)", "trainer.max_epochs=interval(1,10)", "scheduler=glob(*)"],
         ["--cfg", "job", "-p", "model"],
     ],
@@ -221,27 +221,11 @@ def test_an_old_run_is_checked_against_its_own_tree():
     assert len(lines) == 3 and "did you mean model.width?" in lines[0]
 
 
-def test_the_direction_of_a_metric_comes_from_its_name_or_is_asked_for():
-    assert check("objective=val/loss").checkpoint.mode == "min" and check("objective=val/f1").checkpoint.mode == "max"
-    (line,) = mistakes("objective=val/energy")
-    assert line.startswith("checkpoint.mode: must be min or max, as val/energy does not say which is better; type")
-    assert check("objective=val/energy", "checkpoint.mode=min").checkpoint.mode == "min"
-
-
-def test_each_watcher_has_the_direction_of_what_it_watches():
-    stopping = ["callbacks=[early_stopping]", "scheduler=plateau"]
-    tree = check(*stopping, "objective=val/energy", "checkpoint.mode=min")
-    assert tree.callbacks.early_stopping.mode == tree.scheduler.mode == "min"
-    tree = check(*stopping, "callbacks.early_stopping.monitor=val/loss", "task.monitor=val/loss")
-    assert (tree.checkpoint.mode, tree.callbacks.early_stopping.mode, tree.scheduler.mode) == ("max", "min", "min")
-    (line,) = mistakes("scheduler=plateau", "task.monitor=val/energy")
-    assert line.startswith("scheduler.mode: must be min or max, as val/energy does not say")
-
-
 def test_no_torch_is_imported():
     argv = ["-m", "model=cnn,mlp", "+model._convert_=all", "+data.fold=0"]
     code = (
-        "import sys; from pathlib import Path; from leyden.launch import overrides\n"
+        "import sys; from pathlib import Path\n"
+        "from leyden.launch import overrides; from leyden.launch.line import split\n"
         f"overrides.compose(split({argv}, 'train'), Path(sys.argv[1]))\n"
         "assert not {'torch', 'lightning', 'numpy'} & set(sys.modules)\n"
     )

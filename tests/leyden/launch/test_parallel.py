@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 from leyden.launch import parallel
-from leyden.run import runs
+from leyden.run import paths
 
 
 def test_jobs_at_a_time():
@@ -30,7 +30,7 @@ sys.stdin.read()
 
 def test_jobs_at_a_time_have_a_gpu_each(tmp_path):
     env = os.environ | {"LEYDEN_PARALLEL": "3", "CUDA_VISIBLE_DEVICES": "4,7", "TMPDIR": str(tmp_path)}
-    text = TAKES.format(src=str(runs.PROJECT / "src"))
+    text = TAKES.format(src=str(paths.PROJECT / "src"))
     started, taken = [], []
     for _ in range(3):
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}

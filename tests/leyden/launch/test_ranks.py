@@ -22,7 +22,7 @@ from omegaconf import OmegaConf
 from leyden import UserError
 from leyden.launch import ranks
 
-SRC = Path(ranks.__file__).parents[1]
+SRC = Path(ranks.__file__).parents[2]
 TRAINER = {"accelerator": "cpu", "devices": 2, "num_nodes": 1, "strategy": "ddp"}
 SCRIPT = """
 import json, math, os, signal, subprocess, sys, time

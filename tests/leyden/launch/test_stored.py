@@ -14,8 +14,10 @@ import pytest
 import torch
 
 import stress_resume
+from leyden.files import read_json
 from leyden.resume import checkpoints
-from leyden.run import runs
+from leyden.run import paths
+from leyden.run.run import Run
 from stress_resume import attempt, begin, differences, kill_until_done, results
 
 SMALL = ["data=fake", "data.num_samples=260", "data.shape=[1,8,8]", "data.batch_size=16", "model=mlp"]
@@ -42,12 +44,12 @@ def cli(context, tmp_path):
 
 
 def record(run):
-    return runs.read_json(run / "run.json")
+    return Run(run).record
 
 
 def stopped(run):
     """Make a finished run look like one that was stopped at its last checkpoint."""
-    runs.update(run, status="stopped", reason="SIGTERM")
+    Run(run).update(status="stopped", reason="SIGTERM")
 
 
 @pytest.mark.parametrize("case", stress_resume.CASES)
@@ -89,7 +91,7 @@ def test_a_name_starts_resumes_and_says_that_it_is_complete(cli, tmp_path):
     assert status == 2 and "seed=3" in said and len(said.splitlines()) == 1
     status, said = cli(*SMALL, "name=exp1")
     assert status == 0 and "going on with" in said and "going on from last.ckpt" in said
-    assert json.loads(before[1])["weights_sha256"] == runs.read_json(run / "metrics.json")["weights_sha256"]
+    assert json.loads(before[1])["weights_sha256"] == Run(run).metrics["weights_sha256"]
     assert record(run)["status"] == "finished" and len(record(run)["resumes"]) == 1
     assert "resume=" not in record(run)["command"]  # what it was started by
 
@@ -131,15 +133,15 @@ def test_a_rerun_has_the_same_weights_in_a_new_directory(cli, tmp_path):
     assert cli(*SMALL, "name=a", "seed=5", "optimizer=sgd")[0] == 0
     status, said = cli("rerun=a", "name=b")
     assert status == 0 and "are the same" in said, said
-    first, second = (runs.read_json(tmp_path / "train" / name / "metrics.json") for name in "ab")
+    first, second = (Run(tmp_path / "train" / name).metrics for name in "ab")
     assert first["weights_sha256"] == second["weights_sha256"]
     assert record(tmp_path / "train" / "b")["rerun"].endswith("a") and record(tmp_path / "train" / "b")["seed"] == 5
     assert cli("rerun=a", "name=c", "model=cnn", "model.channels=[4]")[0] == 0
     status, said = cli("-m", "rerun=a", "seed=0,1,5")
     assert status == 0, said
-    hashes = [runs.read_json(path)["weights_sha256"] for path in sorted(tmp_path.glob("sweep/*/*/metrics.json"))]
+    hashes = [read_json(path)["weights_sha256"] for path in sorted(tmp_path.glob("sweep/*/*/metrics.json"))]
     assert len(set(hashes)) == 3 and hashes[2] == first["weights_sha256"]
-    runs.update(tmp_path / "train" / "a", commit="0" * 40)
+    Run(tmp_path / "train" / "a").update(commit="0" * 40)
     assert "commit is" in cli("rerun=a", "trainer.max_epochs=1")[1]
 
 
@@ -243,7 +245,7 @@ def test_a_run_has_one_process(cli, context, tmp_path):
 
 
 def test_ctrl_c_reaches_the_workers_too_and_the_run_is_saved(tmp_path):
-    line = [sys.executable, str(runs.PROJECT / "src" / "train.py"), *SMALL, "trainer.max_epochs=4000", "name=a"]
+    line = [sys.executable, str(paths.PROJECT / "src" / "train.py"), *SMALL, "trainer.max_epochs=4000", "name=a"]
     line += ["data.num_workers=2", f"log_dir='{tmp_path}'"]
     with subprocess.Popen(line, start_new_session=True, stdout=subprocess.PIPE, text=True) as process:
         while not list(tmp_path.glob("train/a/checkpoints/last.ckpt")):

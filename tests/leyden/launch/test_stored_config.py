@@ -6,7 +6,7 @@ from omegaconf import OmegaConf
 from leyden import UserError
 from leyden.launch import overrides, stored
 from leyden.launch.line import split
-from leyden.run import configs, runs
+from leyden.run import configs, paths
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def directory(tmp_path):
         "optimizer.lr=0.5",
         "callbacks=[ema]",
     ]
-    tree = overrides.compose(split(line, "train"), runs.CONF).tree
+    tree = overrides.compose(split(line, "train"), paths.CONF).tree
     OmegaConf.save(overrides.without_hydra(tree), tmp_path / "config.yaml")
     return tmp_path
 

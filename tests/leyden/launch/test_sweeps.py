@@ -14,9 +14,11 @@ from omegaconf import OmegaConf
 
 from hydra_plugins.search import conclude
 from leyden import Failed, UserError
+from leyden.files import read_json, write_json
 from leyden.launch import sweeps
 from leyden.launch.line import split
-from leyden.run import runs
+from leyden.run import paths
+from leyden.run.run import Run
 
 FAST = ["data=fake", "data.num_samples=200", "data.shape=[1,8,8]", "model=mlp", "trainer.max_epochs=2", "threads=1",
         "logger=[]"]  # fmt: skip
@@ -36,11 +38,11 @@ def only(folder: Path) -> Path:
 
 
 def jobs(sweep: Path) -> dict[int, dict]:
-    return {int(path.parent.name): runs.read_json(path) for path in sweep.glob("*/run.json")}
+    return {int(path.parent.name): read_json(path) for path in sweep.glob("*/run.json")}
 
 
 def weights(sweep: Path) -> dict[int, str]:
-    return {int(path.parent.name): runs.read_json(path)["weights_sha256"] for path in sweep.glob("*/metrics.json")}
+    return {int(path.parent.name): read_json(path)["weights_sha256"] for path in sweep.glob("*/metrics.json")}
 
 
 @pytest.fixture
@@ -57,7 +59,7 @@ def cli(script, tmp_path):
 @pytest.fixture
 def typed(command):
     """A command in a process that finds `trouble`."""
-    path = os.pathsep.join([str(runs.PROJECT / "tests"), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(paths.PROJECT / "tests"), os.environ.get("PYTHONPATH", "")])
     return lambda *keys: command("train.py", *keys, env=os.environ | {"PYTHONPATH": path})
 
 
@@ -78,7 +80,7 @@ def test_what_is_typed_wins_over_what_a_sweep_was_started_with(tmp_path):
     with sweeps.kept(sweep, split(["-m", "-cn", "mine", *keys], "train")):
         pass
     (tmp_path / "sweep" / "y").mkdir()
-    runs.write_json(tmp_path / "sweep" / "y" / "sweep.json", {"jobs": []})  # of eval.py
+    write_json(tmp_path / "sweep" / "y" / "sweep.json", {"jobs": []})  # of eval.py
     line = split(["b=3", "c=4", "stop_on_failure=true"], "train")
     assert sweeps.go_on(line, "latest", tmp_path) == sweep
     assert line.keys == ["a=1", "b=3", "c=4", "stop_on_failure=true"] and line.multirun
@@ -102,7 +104,7 @@ def test_what_is_typed_wins_over_what_a_sweep_was_started_with(tmp_path):
      "model/../../x=y", "hydra/launcher=../x", "model@hydra.callbacks=cnn", "--config-dir=/x", "-cd"],
 )  # fmt: skip
 def test_what_could_run_anything_is_not_taken_from_a_sweep(tmp_path, wrong):
-    runs.write_json(tmp_path / "sweep.json", {"keys": ["a=1", wrong], "flags": []})
+    write_json(tmp_path / "sweep.json", {"keys": ["a=1", wrong], "flags": []})
     line = split(["b=1"], "train")
     with pytest.raises(UserError, match=r"sweep.json has .*type it again"):
         sweeps.go_on(line, str(tmp_path), tmp_path)
@@ -111,7 +113,7 @@ def test_what_could_run_anything_is_not_taken_from_a_sweep(tmp_path, wrong):
 
 @pytest.mark.parametrize("flags", [["--config-dir", "/x"], ["-cn", "../x"], ["-cn", "/x"], ["-cn", "a", "-cd", "/x"]])
 def test_flags_that_name_other_folders_are_not_taken_from_a_sweep(tmp_path, flags):
-    runs.write_json(tmp_path / "sweep.json", {"keys": ["a=1"], "flags": flags})
+    write_json(tmp_path / "sweep.json", {"keys": ["a=1"], "flags": flags})
     with pytest.raises(UserError, match=r"sweep.json has -.*type it again"):
         sweeps.go_on(split([], "train"), str(tmp_path), tmp_path)
     typed = split(["--config-dir", "/y"], "train")
@@ -123,7 +125,7 @@ def test_what_a_sweep_may_have_stored_and_what_is_typed_again_counts(tmp_path):
     kept = ["model=cnn,mlp", "+data.x=[1,2]", "~logger", "data_dir=../x", "search=optuna", "hydra/launcher=joblib",
             "hydra.launcher.n_jobs=-1", "hydra.sweeper.storage='sqlite:///x.db'", "+hydra.sweeper.params.seed=1,2",
             "hydra.sweeper.sampler._target_=optuna.samplers.RandomSampler"]  # fmt: skip
-    runs.write_json(tmp_path / "sweep.json", {"keys": [*kept, "trusted=[x]", "model._target_=x.X"], "flags": []})
+    write_json(tmp_path / "sweep.json", {"keys": [*kept, "trusted=[x]", "model._target_=x.X"], "flags": []})
     line = split(["trusted=[mine]", "model._target_=y.Y"], "train")
     sweeps.go_on(line, str(tmp_path), tmp_path)
     assert line.keys == [*kept, "trusted=[mine]", "model._target_=y.Y"]
@@ -140,8 +142,8 @@ def test_what_a_sweep_may_have_stored_and_what_is_typed_again_counts(tmp_path):
 def test_a_job_is_tried_where_something_is_left_to_do(tmp_path, status, retry, tried):
     cfg = OmegaConf.create({"retry_failed": retry, "objective": "val/acc"})
     if status:
-        runs.write_json(tmp_path / "run.json", {"status": status})
-        runs.write_json(tmp_path / "metrics.json", {"best": {"objective": 0.5}})
+        write_json(tmp_path / "run.json", {"status": status})
+        Run(tmp_path).write_metrics({"best": {"objective": 0.5}})
     called = []
     value = sweeps.attempt(tmp_path, cfg, lambda cfg, apart: called.append(apart) or 0.75)
     assert called == ([status == "running"] if tried else [])  # a killed one gets a process of its own
@@ -153,9 +155,9 @@ def test_a_job_that_is_refused_before_it_goes_on_stays_as_it_was(tmp_path, capsy
         raise UserError("the data has changed")
 
     cfg = OmegaConf.create({"retry_failed": False})
-    runs.write_json(tmp_path / "run.json", {"status": "stopped"})
+    write_json(tmp_path / "run.json", {"status": "stopped"})
     assert sweeps.attempt(tmp_path, cfg, refuse) is None
-    assert runs.read_json(tmp_path / "run.json") == {"status": "stopped"} and not (tmp_path / "train.log").exists()
+    assert Run(tmp_path).record == {"status": "stopped"} and not (tmp_path / "train.log").exists()
     assert "the data has changed" in capsys.readouterr().out
 
 
@@ -165,7 +167,7 @@ def test_a_failed_job_says_why_and_ends_alone(tmp_path, capsys):
 
     cfg = OmegaConf.create({"stop_on_failure": False})
     assert sweeps.attempt(tmp_path, cfg, fail) is None and "failed: MemoryError: no room" in capsys.readouterr().out
-    assert runs.read_json(tmp_path / "run.json")["reason"] == "MemoryError: no room"
+    assert Run(tmp_path).record["reason"] == "MemoryError: no room"
     cfg = OmegaConf.create({"stop_on_failure": True, "retry_failed": True})
     with pytest.raises(SystemExit) as left:
         sweeps.attempt(tmp_path, cfg, fail)
@@ -175,7 +177,7 @@ def test_a_failed_job_says_why_and_ends_alone(tmp_path, capsys):
 def test_the_end_counts_failures(tmp_path, capsys):
     for number, status in enumerate(["finished", "failed", "pruned", "failed"]):
         (tmp_path / str(number)).mkdir()
-        runs.write_json(tmp_path / str(number) / "run.json", {"status": status})
+        write_json(tmp_path / str(number) / "run.json", {"status": status})
     conclude(tmp_path, 2)
     assert "4 jobs: 2 failed, 1 finished, 1 pruned" in capsys.readouterr().out
     with pytest.raises(Failed, match="2 jobs failed: 1, 3;"):
@@ -185,16 +187,15 @@ def test_the_end_counts_failures(tmp_path, capsys):
 HOLDS = """
 import sys, time
 sys.path[:0] = [{src!r}]
-from pathlib import Path
-from leyden.run import runs
-with runs.claim(Path({directory!r})):
+from leyden.run.run import Run
+with Run({directory!r}).claim():
     print("held", flush=True)
     sys.stdin.read()
 """
 
 
 def test_a_job_that_another_process_is_starting_is_left_to_it(tmp_path, capsys):
-    text = HOLDS.format(src=str(runs.PROJECT / "src"), directory=str(tmp_path))
+    text = HOLDS.format(src=str(paths.PROJECT / "src"), directory=str(tmp_path))
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-c", text], **pipes) as other:
         assert other.stdout.readline() == "held\n"
@@ -210,15 +211,15 @@ def test_what_is_refused_changes_nothing(tmp_path):
     for error, kept in ((UserError("no"), ["a=1"]), (Failed("two jobs"), ["a=2"])):
         with pytest.raises(UserError), sweeps.kept(tmp_path, split(["a=2"], "train")):
             raise error
-        assert runs.read_json(tmp_path / "sweep.json")["keys"] == kept
+        assert read_json(tmp_path / "sweep.json")["keys"] == kept
 
 
 def test_a_trial_that_was_retried_successfully_is_no_failure(tmp_path):
     for number, record in enumerate([{"status": "failed", "again": 1}, {"status": "finished"}]):
         (tmp_path / str(number)).mkdir()
-        runs.write_json(tmp_path / str(number) / "run.json", record)
+        write_json(tmp_path / str(number) / "run.json", record)
     conclude(tmp_path, 0)
-    runs.update(tmp_path / "1", status="failed")
+    Run(tmp_path / "1").update(status="failed")
     with pytest.raises(Failed, match="2 jobs failed: 0, 1;"):
         conclude(tmp_path, 1)
 
@@ -262,7 +263,7 @@ def test_a_search_needs_no_flag_and_its_yaml_is_checked(cli, tmp_path):
         (["search=optuna", "optimizer.lr=1e-3"], "nothing to search"),
         (["search=grid", "optimizer.lr=interval(1e-4,1e-2)"], "type search=optuna"),
         (["search=grid", "+hydra.sweeper.params.modl=cnn"], "there is no key modl"),
-        (["search=grid", "+hydra.sweeper.params.seed=-3"], "seed must be"),
+        (["search=grid", "+hydra.sweeper.params.seed=one"], "seed needs a whole number"),
         (["sweep=nowhere"], "sweep=latest"),
         (["sweep=latest", "resume=latest"], "take one of them out"),
         (["search=optuna", "hydra.sweeper.pruner=null"], "need a _target_"),
@@ -285,7 +286,7 @@ def test_a_search_prunes_and_ends_with_the_best(cli, tmp_path):
     for number in found:
         rows = list(csv.DictReader((only(tmp_path) / str(number) / "metrics.csv").open()))
         assert (len({row["epoch"] for row in rows}) < 4) == (number in pruned)
-        assert bool(runs.read_json(only(tmp_path) / str(number) / "metrics.json")["test"]) == (number not in pruned)
+        assert bool(Run(only(tmp_path) / str(number)).metrics["test"]) == (number not in pruned)
 
 
 @pytest.mark.slow
@@ -313,7 +314,7 @@ def test_a_search_of_troubles_is_whole_in_the_end(typed, tmp_path):
     for number, word in ((1, "boom"), (2, "val/score is not a number"), (3, "signal 9")):
         assert word in found[number]["reason"]
     assert "Traceback" in (sweep / "1" / "train.log").read_text()
-    score = {n: runs.read_json(sweep / str(n) / "metrics.json")["best"]["value"] for n in (0, 4, 5, 6)}
+    score = {n: Run(sweep / str(n)).metrics["best"]["value"] for n in (0, 4, 5, 6)}
     assert f"| {max(score, key=score.get)} " in third.stdout.split("best val/score first")[1].splitlines()[4]
     assert typed("sweep=latest", SCORE[2], "max_failures=3").returncode == 0 and jobs(sweep) == found
 
@@ -322,7 +323,7 @@ def test_a_search_of_troubles_is_whole_in_the_end(typed, tmp_path):
 def test_two_processes_do_each_job_once_and_a_killed_one_goes_on_exactly(typed, tmp_path, command):
     line = [
         sys.executable,
-        str(runs.PROJECT / "src" / "train.py"),
+        str(paths.PROJECT / "src" / "train.py"),
         "-m",
         "seed=range(6)",
         *FAST,
@@ -342,7 +343,7 @@ def test_two_processes_do_each_job_once_and_a_killed_one_goes_on_exactly(typed, 
     assert [found[n]["seed"] for n in range(6)] == list(range(6))
     alone = command("train.py", *FAST, "trainer.max_epochs=30", "seed=1", "name=alone")
     assert alone.returncode == 0
-    expected = runs.read_json(tmp_path / "logs" / "train" / "alone" / "metrics.json")["weights_sha256"]
+    expected = Run(tmp_path / "logs" / "train" / "alone").metrics["weights_sha256"]
     assert weights(only(tmp_path))[1] == expected
 
 
@@ -382,9 +383,9 @@ def test_twenty_trials_with_troubles_continued_by_two_at_once(typed, tmp_path):
     trouble = [f"+callbacks.trouble.{k}" for k in ("raises=[3,8]", "nan=[5]", "killed=[11]", "stopped=[14]")]
     first = typed("search=optuna", *FAST, *SCORE, *trouble, f"+callbacks.trouble.flags='{tmp_path}'")
     assert first.returncode == -signal.SIGKILL and typed("sweep=latest", SCORE[2]).returncode == 128 + signal.SIGTERM
-    line = [sys.executable, str(runs.PROJECT / "src" / "train.py"), "sweep=latest", SCORE[2],
+    line = [sys.executable, str(paths.PROJECT / "src" / "train.py"), "sweep=latest", SCORE[2],
             f"log_dir='{tmp_path / 'logs'}'"]  # fmt: skip
-    env = os.environ | {"PYTHONPATH": str(runs.PROJECT / "tests")}
+    env = os.environ | {"PYTHONPATH": str(paths.PROJECT / "tests")}
     both = [subprocess.Popen(line, env=env, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     for process in both:
         process.communicate()
@@ -393,7 +394,7 @@ def test_twenty_trials_with_troubles_continued_by_two_at_once(typed, tmp_path):
     assert ended.returncode == 0 and "20 jobs: 16 finished, 4 failed" in ended.stdout, ended.stdout
     assert sorted(found) == list(range(20)) and all(len(job["resumes"]) <= 1 for job in found.values())
     assert len({str(job["overrides"]) for job in found.values()}) == 20
-    scores = {n: runs.read_json(sweep / str(n) / "metrics.json").get("best", {}).get("value") for n in found}
+    scores = {n: Run(sweep / str(n)).metrics.get("best", {}).get("value") for n in found}
     best = max((n for n in found if found[n]["status"] == "finished"), key=scores.get)
     assert f"| {best} " in ended.stdout.split("best val/score first")[1].splitlines()[4]
 

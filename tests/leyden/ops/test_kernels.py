@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from leyden.ops import kernels
-from leyden.run import runs
+from leyden.run import paths
 
 pytestmark = pytest.mark.slow  # these build libraries
 compiler = pytest.mark.skipif(
@@ -37,7 +37,7 @@ def start(source: Path) -> subprocess.Popen:
     code = (
         f"from pathlib import Path; from leyden.ops import kernels; print(kernels.build('small', [Path('{source}')]))"
     )
-    env = os.environ | {"PYTHONPATH": str(runs.PROJECT / "src")}
+    env = os.environ | {"PYTHONPATH": str(paths.PROJECT / "src")}
     return subprocess.Popen([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, text=True)
 
 
@@ -88,10 +88,10 @@ def test_a_killed_build_leaves_nothing_to_wait_for_and_two_at_once_do_not_collid
     assert said[0] == said[1] == [str(kernels.cache() / name) for name in kept()]
 
 
-def failure(caplog) -> str:
+def failure(caplog, folder) -> str:
     """The one sentence of a library that cannot be had, however often it is asked for."""
     with caplog.at_level(logging.WARNING):
-        assert not kernels.load("small", small.parent) and not kernels.load("small", small.parent)
+        assert not kernels.load("small", folder) and not kernels.load("small", folder)
     (sentence,) = caplog.messages
     assert sentence.startswith("small runs in plain PyTorch") and sentence.endswith(".") and "\n" not in sentence
     assert kernels.found["small"] in sentence
@@ -111,7 +111,7 @@ def failure(caplog) -> str:
 def test_a_broken_compiler_is_a_sentence(small, monkeypatch, caplog, cxx, code, reason):
     monkeypatch.setenv("CXX", cxx)
     small.write_text(code)
-    assert reason in failure(caplog)
+    assert reason in failure(caplog, small.parent)
     assert kept() == []
 
 
@@ -124,7 +124,7 @@ def test_a_full_disk_is_a_sentence(small, caplog, monkeypatch):
         pytest.skip("only root may mount a small disk")
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(disk))
     try:
-        assert "No space left" in failure(caplog)
+        assert "No space left" in failure(caplog, small.parent)
         assert kept() == []
     finally:
         subprocess.run(["umount", str(disk)], check=True)
@@ -132,14 +132,14 @@ def test_a_full_disk_is_a_sentence(small, caplog, monkeypatch):
 
 def test_a_cache_that_cannot_be_written_is_a_sentence(small, caplog, monkeypatch):
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(small))
-    assert "Not a directory" in failure(caplog)
+    assert "Not a directory" in failure(caplog, small.parent)
 
 
 def test_a_damaged_library_is_a_sentence(small, caplog):
     library = kernels.cache() / f"small-{kernels.key([small])}{kernels.SUFFIX}"
     library.parent.mkdir(parents=True)
     library.write_bytes(b"half")
-    assert str(library) in failure(caplog)
+    assert str(library) in failure(caplog, small.parent)
 
 
 def test_only_the_first_rank_of_a_machine_says_it(small, caplog, monkeypatch):

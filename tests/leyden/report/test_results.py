@@ -1,13 +1,12 @@
 import json
 import os
-import shutil
 import socket
 
 import pytest
 
 from leyden import UserError
 from leyden.report.results import collect, read, where
-from leyden.run import life
+from leyden.run.run import process_start_time
 from synthetic import write
 
 
@@ -50,7 +49,7 @@ def test_where_nobody_knows_which_value_is_better_the_last_is_taken(tmp_path):
 
 
 def test_a_running_run_that_is_dead_was_killed(tmp_path):
-    mine = {"host": socket.gethostname(), "pid": os.getpid(), "pid_born": life.born(os.getpid())}
+    mine = {"host": socket.gethostname(), "pid": os.getpid(), "pid_born": process_start_time(os.getpid())}
     assert read(write(tmp_path / "0", status="running", **mine)).status == "running"
     assert read(write(tmp_path / "1", status="running", **mine | {"pid_born": "1"})).status == "killed"
     for n, beat in enumerate(("nonsense", 5, "2020-01-01T00:00:00", None), 2):
@@ -101,12 +100,6 @@ def test_a_run_that_failed_before_it_was_built_has_the_config_of_hydra(tmp_path)
     run = write(tmp_path / "0", value=None, status="failed")
     (run / "config.yaml").rename(run / ".hydra" / "config.yaml")
     assert read(run).config["optimizer.lr"] == 0.001 and not read(run).flaws
-
-
-def test_a_run_that_was_moved_says_from_where(tmp_path):
-    run = write(tmp_path / ("a long name with spaces " * 4) / "0")
-    assert read(run).moved is None
-    assert read(shutil.move(run, tmp_path / "elsewhere")).moved == run
 
 
 def test_evaluations_and_benchmarks_are_no_runs(tmp_path):

@@ -5,7 +5,7 @@ import torch
 from torch._dynamo import config
 
 from leyden.resume import compiled
-from leyden.run import runs
+from leyden.run.run import Run
 
 
 def graphs(sizes, **options):
@@ -62,13 +62,13 @@ def test_no_stopwatch_chooses_kernels(configure):
 def test_a_run_that_meets_the_limit_is_not_exact(train, monkeypatch):
     from lab.models.mlp import MLP
 
-    record = runs.read_json(train("trainer.max_epochs=1") / "run.json")
+    record = Run(train("trainer.max_epochs=1")).record
     assert record["exact"] and record["not_exact"] is None
 
     forward, sizes = MLP.forward, itertools.count(2)
     compiled_part = torch.compile(lambda x: x.sum(), backend="eager")  # as a module of the user's own may do it
     monkeypatch.setattr(MLP, "forward", lambda self, x: forward(self, x) + compiled_part(torch.zeros(next(sizes))))
     run = train(folder="many")
-    record = runs.read_json(run / "run.json")
+    record = Run(run).record
     assert not record["exact"] and "limit of recompilations" in record["not_exact"]
     assert (run / "train.log").read_text().count("This run is not exact") == 1

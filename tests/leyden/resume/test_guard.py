@@ -1,4 +1,5 @@
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -7,7 +8,7 @@ from lab.tasks.classification import Classification
 from leyden import UserError
 from leyden.resume import checkpoints
 from leyden.resume.guard import Guard
-from leyden.run import runs
+from leyden.run.run import Run
 
 
 @pytest.fixture
@@ -25,8 +26,8 @@ def sick(monkeypatch):
 def test_a_loss_that_is_no_number_stops_before_the_weights_change(train, configure, sick):
     with pytest.raises(UserError, match=r"loss is nan at step 8 .epoch 2, batch 3.; .*callbacks=.finite."):
         train("checkpoint.every_n_steps=1", "trainer.max_epochs=3")
-    run = runs.Path(configure().run_dir)
-    record = runs.read_json(run / "run.json")
+    run = Path(configure().run_dir)
+    record = Run(run).record
     assert record["status"] == "failed" and "step 8" in record["reason"]
     last = checkpoints.read(run / "checkpoints" / "last.ckpt")
     assert last["global_step"] == 7

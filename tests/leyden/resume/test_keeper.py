@@ -1,6 +1,7 @@
 import csv
 import os
 import signal
+from pathlib import Path
 
 import lightning
 import pytest
@@ -9,7 +10,7 @@ import torch
 from leyden import UserError
 from leyden.resume import checkpoints
 from leyden.resume.keeper import Keeper
-from leyden.run import runs
+from leyden.run.run import Run
 
 
 def content(run, name):
@@ -18,7 +19,7 @@ def content(run, name):
 
 def test_best_belongs_to_its_value(train):
     run = train("trainer.max_epochs=4")
-    best, metrics = content(run, "best.ckpt"), runs.read_json(run / "metrics.json")
+    best, metrics = content(run, "best.ckpt"), Run(run).metrics
     with open(run / "metrics.csv") as file:
         values = [float(row["val/acc"]) for row in csv.DictReader(file) if row["val/acc"]]
     assert metrics["best"]["value"] == max(values) == pytest.approx(best["leyden"]["metrics"]["val/acc"])
@@ -79,12 +80,12 @@ def test_a_misspelt_monitor_is_found_before_training(train, monkeypatch):
 
 @pytest.mark.parametrize("monitor", ["train/loss", "train/acc", "val/f1_macro"])
 def test_other_monitors(train, monitor):
-    assert runs.read_json(train(f"checkpoint.monitor={monitor}") / "metrics.json")["best"]["monitor"] == monitor
+    assert Run(train(f"checkpoint.monitor={monitor}")).metrics["best"]["monitor"] == monitor
 
 
 def test_without_validation_the_last_weights_are_tested(train):
     run = train("data.val_fraction=0")
-    metrics = runs.read_json(run / "metrics.json")
+    metrics = Run(run).metrics
     assert metrics["best"] == {} and metrics["test"]["checkpoint"] is None and metrics["test"]["samples"] == 18
     assert not (run / "checkpoints" / "best.ckpt").exists()
     assert "the last weights" in (run / "train.log").read_text()
@@ -93,7 +94,7 @@ def test_without_validation_the_last_weights_are_tested(train):
 def test_without_checkpointing_nothing_is_written(train):
     run = train("trainer.enable_checkpointing=false")
     assert not (run / "checkpoints").exists()
-    assert runs.read_json(run / "metrics.json")["test"]["checkpoint"] is None
+    assert Run(run).metrics["test"]["checkpoint"] is None
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
@@ -113,8 +114,8 @@ def test_a_signal_saves_at_the_next_step_and_leaves(train, configure, monkeypatc
         train()
     assert left.value.code == 128 + number
     assert signal.getsignal(number) == before
-    run = runs.Path(configure().run_dir)
-    assert runs.read_json(run / "run.json")["status"] == "stopped"
+    run = Path(configure().run_dir)
+    assert Run(run).record["status"] == "stopped"
     assert content(run, "last.ckpt")["global_step"] == 4
 
 
@@ -141,6 +142,6 @@ def test_a_signal_in_a_validation_does_not_wait_for_its_end(train, configure, mo
     with pytest.raises(SystemExit) as left:
         train("data.val_fraction=0.5", "trainer.num_sanity_val_steps=0")
     assert left.value.code == 128 + signal.SIGTERM and seen == [0, 1]
-    run = runs.Path(configure().run_dir)
-    assert runs.read_json(run / "run.json")["status"] == "stopped"
+    run = Path(configure().run_dir)
+    assert Run(run).record["status"] == "stopped"
     assert content(run, "last.ckpt")["global_step"] > 0

@@ -15,7 +15,8 @@ from torchmetrics.classification import MulticlassAccuracy
 
 import stress_resume
 from leyden.resume import checkpoints
-from leyden.run import build, runs
+from leyden.run import build
+from leyden.run.run import Run
 
 SMALL = [
     "data=fake",
@@ -249,8 +250,8 @@ def test_attributes_of_the_users_own_go_on(broken, configure, monkeypatch, every
     stops = [("on_train_batch_end", 5), ("on_train_batch_end", 10), ("on_validation_batch_end", 3)]
     come_to_the_same(broken, configure, keys, [*stops, ("on_train_epoch_end", 2)], change)
     run = Path(configure(folder="whole").run_dir)
-    assert runs.read_json(run / "run.json")["exact"]
-    assert runs.read_json(run / "metrics.json")["train"]["train/own_mean"] > 0
+    assert Run(run).record["exact"]
+    assert Run(run).metrics["train"]["train/own_mean"] > 0
 
 
 class Streams(Plain):
@@ -266,7 +267,7 @@ def test_what_cannot_go_on_is_named(configure, monkeypatch):
     cfg.task, cfg.trusted = {"_target_": f"{__name__}.Streams", "model": "${model}"}, [__name__]
     cfg.objective = "val/loss"
     train(cfg)
-    record = runs.read_json(Path(cfg.run_dir) / "run.json")
+    record = Run(Path(cfg.run_dir)).record
     assert not record["exact"] and "task.stream (list_iterator)" in record["not_exact"]
 
 
@@ -286,4 +287,4 @@ def test_a_checkpoint_says_where_it_is(train):
         entry = checkpoints.read(run / "checkpoints" / name)["leyden"]
         assert entry["phase"] == "fit" and entry["resumable"] and entry["world_size"] == 1
         assert len(entry["running"]) == 1 and all((run / file).exists() for file in entry["files"])
-    assert runs.read_json(run / "run.json")["exact"]
+    assert Run(run).record["exact"]

@@ -13,7 +13,7 @@ from omegaconf import OmegaConf, open_dict
 from conftest import SMALL
 from foreign.habit import Habit
 from leyden.resume import checkpoints, plain_data
-from leyden.run import runs
+from leyden.run.run import Run
 
 
 def test_plain_hyper_parameters_stay_and_objects_go():
@@ -72,7 +72,7 @@ def test_a_module_that_saves_all_its_arguments_is_tested_and_goes_on(configure):
         cfg.task = {"_target_": "foreign.habit.Habit", **parts, "width": 5}
     train(cfg)
     run = Path(cfg.run_dir)
-    record, metrics = runs.read_json(run / "run.json"), runs.read_json(run / "metrics.json")
+    record, metrics = Run(run).record, Run(run).metrics
     assert record["status"] == "finished" and metrics["test"]["test/acc"] >= 0
     assert record["hyper_parameters_left_out"] == ["net", "optimizer", "scheduler"]
     assert (run / "train.log").read_text().count("The checkpoints hold no net, optimizer, scheduler") == 1

@@ -1,7 +1,7 @@
 import csv
 
 from leyden.resume.records import Table
-from leyden.run import runs
+from leyden.run.run import Run
 
 
 def rows(path):
@@ -38,4 +38,4 @@ def test_an_epoch_without_validation_has_no_old_values(train):
     run = train("trainer.check_val_every_n_epoch=2", "trainer.max_epochs=3")
     found = [row for row in rows(run / "metrics.csv") if row["train/loss"]]
     assert [bool(row["val/acc"]) for row in found] == [False, True, False]
-    assert runs.read_json(run / "metrics.json")["val"]["val/acc"] == float(found[1]["val/acc"])
+    assert Run(run).metrics["val"]["val/acc"] == float(found[1]["val/acc"])

@@ -1,7 +1,9 @@
 import pytest
 
 from leyden import UserError
-from leyden.run import runs
+from leyden.files import read_json
+from leyden.run import build
+from leyden.run.run import Run
 
 
 def test_facts_that_contradict_the_data(train):
@@ -26,7 +28,7 @@ def test_a_key_that_no_constructor_takes(train):
 
 def test_half_precision_on_a_cpu_is_said_and_stored(train):
     run = train("trainer.precision=16-mixed", "trainer.max_epochs=1")
-    assert runs.read_json(run / "run.json")["precision"] == "bf16-mixed"
+    assert Run(run).record["precision"] == "bf16-mixed"
     assert (run / "train.log").read_text().count("running in bf16-mixed") == 1
 
 
@@ -38,7 +40,37 @@ def test_a_refusal_of_lightning_is_a_sentence(train):
 @pytest.mark.parametrize(("key", "value"), [("seed", 0), ("seed", 7)])
 def test_one_seed_one_set_of_weights(train, key, value):
     first, again, other = (
-        runs.read_json(train(f"seed={seed}", folder=str(i)) / "metrics.json")["weights_sha256"]
+        read_json(train(f"seed={seed}", folder=str(i)) / "metrics.json")["weights_sha256"]
         for i, seed in enumerate((value, value, value + 1))
     )
     assert first == again != other
+
+
+def test_each_watcher_has_the_direction_of_what_it_watches_or_asks_for_it(configure):
+    assert (
+        configure("objective=val/loss").checkpoint.mode == "min"
+        and configure("objective=val/f1").checkpoint.mode == "max"
+    )
+    watchers = ["callbacks=[early_stopping]", "scheduler=plateau"]
+    tree = configure(*watchers, "objective=val/energy", "checkpoint.mode=min")
+    assert tree.callbacks.early_stopping.mode == tree.scheduler.mode == "min"
+    build.check_modes(tree)
+    tree = configure(*watchers, "callbacks.early_stopping.monitor=val/loss", "task.monitor=val/loss")
+    assert (tree.checkpoint.mode, tree.callbacks.early_stopping.mode, tree.scheduler.mode) == ("max", "min", "min")
+
+
+@pytest.mark.parametrize(
+    ("key", "typed"),
+    [
+        ("checkpoint.mode", ["objective=val/energy"]),
+        ("checkpoint.mode", ["checkpoint.mode=lower"]),
+        ("scheduler.mode", ["scheduler=plateau", "task.monitor=val/energy"]),
+        (
+            "callbacks.early_stopping.mode",
+            ["callbacks=[early_stopping]", "callbacks.early_stopping.monitor=val/energy"],
+        ),
+    ],
+)
+def test_a_direction_that_nobody_knows_is_asked_for(train, key, typed):
+    with pytest.raises(UserError, match=rf"^`{key}` must be min or max.*type {key}=min or {key}=max\.$"):
+        train(*typed)

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from leyden import UserError
-from leyden.run import record, runs
+from leyden.run import record
+from leyden.run.run import Run
 
 
 @pytest.mark.parametrize(
@@ -17,7 +18,7 @@ def test_run_json_says_how_it_ended(configure, end, status):
     cfg = configure()
     try:
         with record.recording(cfg):
-            assert runs.read_json(Path(cfg.run_dir) / "run.json")["status"] == "running"
+            assert Run(Path(cfg.run_dir)).record["status"] == "running"
             exec(end)
     except (ZeroDivisionError, SystemExit):
         pass
@@ -43,9 +44,9 @@ def test_a_run_that_goes_on_is_left_as_it_was_until_it_begins(configure):
     with pytest.raises(UserError), record.recording(cfg) as found:
         logging.getLogger("leyden.test").warning("going on")
         found.begin(threads=1)
-        assert runs.read_json(run / "run.json")["status"] == "running"
+        assert Run(run).record["status"] == "running"
         raise UserError("later")
-    assert runs.read_json(run / "run.json")["status"] == "failed" and (run / "config.yaml").exists()
+    assert Run(run).record["status"] == "failed" and (run / "config.yaml").exists()
     assert "going on" in (run / "train.log").read_text()
 
 

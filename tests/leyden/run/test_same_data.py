@@ -2,7 +2,6 @@
 
 import json
 import os
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,9 +9,11 @@ import torch
 from PIL import Image
 
 from leyden.data.datamodule import DataModule
-from leyden.run import build, configs, runs
+from leyden.files import read_json
+from leyden.run import build, configs, paths
+from leyden.run.run import Run
 
-CONF = Path(__file__).parent / "foreign" / "conf"
+CONF = paths.PROJECT / "tests" / "foreign" / "conf"
 QUICK = ["trainer.max_epochs=1", "logger=[]", "threads=1", "data.batch_size=8", "data.num_workers=0"]
 
 
@@ -85,7 +86,7 @@ def files(folder):
 def test_a_changed_data_set_is_refused_wherever_a_run_goes_on(kind, typed, tmp_path):
     where, run = tmp_path / "set", tmp_path / "logs" / "train" / "a"
     assert typed("train", *made(kind, where), "name=a")[0] == 0
-    record = runs.read_json(run / "run.json")
+    record = Run(run).record
     assert record["split_sizes"] == {"train": 28, "val": 6, "test": 6}
     assert set(record["cut_splits"]) == {"train", "val", "test"}
     commands = {
@@ -114,7 +115,7 @@ def test_a_changed_data_set_is_refused_wherever_a_run_goes_on(kind, typed, tmp_p
         status, said = typed(name, *keys, "exact=false")
         assert status == 0 and "going on, as exact=false says" in said, said
     for path in [*(tmp_path / "logs").glob("eval/*/run.json"), *(tmp_path / "logs").glob("predict/*/run.json")]:
-        evaluated = runs.read_json(path)
+        evaluated = read_json(path)
         if evaluated["status"] == "finished" and "exact=false" in evaluated["command"]:
             assert evaluated["exact"] is False and "now: train 27" in evaluated["not_exact"]
         elif evaluated["status"] == "finished":
@@ -122,7 +123,7 @@ def test_a_changed_data_set_is_refused_wherever_a_run_goes_on(kind, typed, tmp_p
     assert typed("train", "rerun=a", "name=d", "exact=false")[0] == 0
     facts = configs.stored(run).facts
     assert typed("train", "resume=a", "trainer.max_epochs=2", "exact=false")[0] == 0
-    record = runs.read_json(run / "run.json")
+    record = Run(run).record
     assert record["exact"] is False and "data_fingerprint" in record["not_exact"]
     assert configs.stored(run).facts == facts  # those that the model was built with
 
@@ -227,7 +228,7 @@ def test_loaders_that_are_made_anew_draw_the_same_after_a_resume(typed, tmp_path
     assert typed("train", *keys, "name=whole", "trainer.max_epochs=3")[0] == 0
     assert typed("train", *keys, "name=part", "trainer.max_epochs=2")[0] == 0
     assert typed("train", "resume=part", "trusted=[foreign]", "trainer.max_epochs=3")[0] == 0
-    whole, part = (runs.read_json(tmp_path / "logs/train" / name / "metrics.json") for name in ("whole", "part"))
+    whole, part = (Run(tmp_path / "logs/train" / name).metrics for name in ("whole", "part"))
     assert whole["weights_sha256"] == part["weights_sha256"] and whole["test"] == part["test"]
 
 

@@ -1,9 +1,10 @@
 """What a job asks the search."""
 
 import pytest
-from test_search import started
 
+from leyden.files import read_json, write_json
 from leyden.run import study
+from searches import started
 
 optuna = pytest.importorskip("optuna")
 
@@ -11,8 +12,8 @@ optuna = pytest.importorskip("optuna")
 def test_a_run_that_falls_behind_is_hopeless(tmp_path):
     found = started(tmp_path / "s", 6)
     found.pruner = {"_target_": "optuna.pruners.MedianPruner", "n_startup_trials": 2}
-    said = study.runs.read_json(tmp_path / "s" / "study.json") | {"pruner": found.pruner}
-    study.runs.write_json(tmp_path / "s" / "study.json", said)
+    said = read_json(tmp_path / "s" / "study.json") | {"pruner": found.pruner}
+    write_json(tmp_path / "s" / "study.json", said)
     for number in list(found.propose(3)):
         (tmp_path / "s" / str(number)).mkdir()
         judge = study.judge(tmp_path / "s" / str(number), dict)

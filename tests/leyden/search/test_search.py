@@ -5,32 +5,14 @@ import subprocess
 import sys
 
 import pytest
-from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from leyden import UserError
-from leyden.run import life, runs
+from leyden.files import write_json
+from leyden.run import paths
 from leyden.search import search
+from searches import NONE, TPE, end, space, started
 
 optuna = pytest.importorskip("optuna")
-TPE, NONE = {"_target_": "optuna.samplers.TPESampler"}, {"_target_": "optuna.pruners.NopPruner"}
-
-
-def space(text, usual=0.1):
-    return search.space(OverridesParser.create().parse_overrides([text])[0], usual)
-
-
-def started(directory, n_trials, sampler=TPE, seed=1, storage=None, name=None, **spaces):
-    directory.mkdir(exist_ok=True)
-    spaces = spaces or {"lr": space("lr=tag(log,interval(1e-4,1e-1))"), "model": space("model=cnn,mlp")}
-    words = {"sampler": sampler, "pruner": NONE, "storage": storage, "study_name": name, "seed": seed}
-    return search.Search(directory, spaces, "maximize", n_trials=n_trials, **words)
-
-
-def end(directory, number, status="finished", value=0.5, reason=None):
-    folder = directory / str(number)
-    folder.mkdir(exist_ok=True)
-    runs.write_json(folder / "run.json", {"status": status, "reason": reason})
-    runs.write_json(folder / "metrics.json", {"best": {"objective": value}})
 
 
 def carry_out(found, value=lambda number: number / 10):
@@ -124,7 +106,7 @@ def test_a_trial_is_tried_again_when_its_process_is_gone(tmp_path, monkeypatch):
     (first,) = started(tmp_path / "s", 2).propose(1).items()
     other = started(tmp_path / "s", 2)
     assert list(other.propose(2)) == [1]  # 0 is alive: this process has it
-    monkeypatch.setattr(life, "alive", lambda record: False)
+    monkeypatch.setattr(search, "alive", lambda record: False)
     last = started(tmp_path / "s", 2)
     assert last.propose(1) == dict([first]) and list(last.propose(2)) == [1] and not last.propose(1)
 
@@ -149,7 +131,7 @@ TWO = """
 import sys, random, time
 sys.path[:0] = [{src!r}, {tests!r}]
 from pathlib import Path
-from test_search import started, end
+from searches import started, end
 found = started(Path({directory!r}), 12, storage={storage!r}, name="shared")
 while proposed := found.propose(1):
     for number in proposed:
@@ -176,7 +158,7 @@ def served(kind, tmp_path):
 def test_two_processes_share_a_study(tmp_path, kind):
     storage = served(kind, tmp_path)
     folders = [tmp_path / "s"] * 2 if storage is None else [tmp_path / "s", tmp_path / "t"]
-    words = {"src": str(runs.PROJECT / "src"), "tests": str(runs.PROJECT / "tests"), "storage": storage}
+    words = {"src": str(paths.PROJECT / "src"), "tests": str(paths.PROJECT / "tests"), "storage": storage}
     scripts = [TWO.format(directory=str(folder), **words) for folder in folders]
     both = [subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True) for text in scripts]
     done = [list(map(int, process.communicate()[0].split())) for process in both]
@@ -219,7 +201,7 @@ def test_refused_ranges_leave_the_study_as_it_was(tmp_path):
 
 def test_a_sweep_that_was_moved_is_the_same_study(tmp_path):
     (tmp_path / "s").mkdir()
-    runs.write_json(tmp_path / "s" / "sweep.json", {"id": "s"})
+    write_json(tmp_path / "s" / "sweep.json", {"id": "s"})
     jobs = carry_out(started(tmp_path / "s", 2))
     (tmp_path / "s").rename(tmp_path / "elsewhere")
     assert sorted(jobs | carry_out(started(tmp_path / "elsewhere", 4))) == [0, 1, 2, 3]
@@ -229,7 +211,7 @@ def test_a_sweep_that_was_moved_is_the_same_study(tmp_path):
 
 
 def test_a_file_of_sqlite_counts_from_the_project(tmp_path, monkeypatch):
-    monkeypatch.setattr(runs, "PROJECT", tmp_path)
+    monkeypatch.setattr(paths, "PROJECT", tmp_path)
     carry_out(started(tmp_path / "s", 2, storage="sqlite:///x.db"))
     (tmp_path / "other").mkdir()
     monkeypatch.chdir(tmp_path / "other")

@@ -2,17 +2,19 @@ from functools import partial
 
 import pytest
 import torch
-from lightning import Trainer
+from lightning import LightningModule, Trainer
 from torch import nn
 
 from lab.models.cnn import CNN
 from lab.models.rnn import RNN
 from lab.models.transformer import Transformer
 from lab.tasks.classification import Classification
-from lab.tasks.focal import FocalLoss
 from lab.tasks.regression import Regression
 from leyden import UserError
 from leyden.run import configs
+from leyden.run.run import Run
+from leyden.tasks import configure_optimizers
+from leyden.tasks.optimizers import decayed
 from leyden.tasks.preprocess import Standardize
 
 
@@ -40,8 +42,8 @@ def test_decay_is_for_matrices_and_kernels():
 
     task = classification(Model())
     names = {id(p): name for name, p in task.named_parameters()}
-    decayed = {names[id(p)].removeprefix("model.") for p in task.decayed()}
-    assert decayed == {"conv.weight", "linear.weight", "rnn.weight_ih_l0", "rnn.weight_hh_l0"}
+    found = {names[id(p)].removeprefix("model.") for p in decayed(task)}
+    assert found == {"conv.weight", "linear.weight", "rnn.weight_ih_l0", "rnn.weight_hh_l0"}
 
 
 def test_each_parameter_is_in_one_group(configure):
@@ -53,7 +55,7 @@ def test_each_parameter_is_in_one_group(configure):
         build.facts(cfg, datamodule)
         task = build.task(cfg)
         task._trainer = build.trainer(cfg, [])
-        task.schedule = lambda optimizer: {}
+        task.scheduler = partial(torch.optim.lr_scheduler.ConstantLR)  # which asks no loader for the steps
         optimizer = task.configure_optimizers()["optimizer"]
         grouped = [id(p) for group in optimizer.param_groups for p in group["params"]]
         assert sorted(grouped) == sorted({id(p) for p in task.parameters()})
@@ -61,19 +63,13 @@ def test_each_parameter_is_in_one_group(configure):
         assert optimizer.defaults["fused"] is True
 
 
-def test_focal_loss_is_cross_entropy_at_gamma_zero():
-    logits, y = torch.randn(8, 5), torch.arange(8) % 5
-    assert torch.allclose(FocalLoss(0)(logits, y), nn.functional.cross_entropy(logits, y))
-    assert FocalLoss(2)(logits, y) < nn.functional.cross_entropy(logits, y)
-
-
 def test_epoch_means_weigh_samples(train):
     """The last batch is smaller than the others; the mean over samples must not be the mean over batches."""
     from leyden.resume import checkpoints
-    from leyden.run import build, runs
+    from leyden.run import build
 
     run = train("trainer.max_epochs=1", "data.drop_last=false")
-    metrics = runs.read_json(run / "metrics.json")
+    metrics = Run(run).metrics
     cfg = configs.stored(run)
     cfg.run_dir = str(run)
     datamodule, task = build.data(cfg), build.task(cfg)
@@ -225,3 +221,31 @@ def test_the_rate_grows_with_the_joint_batch(train):
                 "scheduler=constant", "scheduler.warmup_steps=0")  # fmt: skip
     last = torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)
     assert last["optimizer_states"][0]["param_groups"][0]["lr"] == 0.2
+
+
+class Plain(LightningModule):
+    """A task of a user's own, which takes optimizer and schedule from the config in one line."""
+
+    def __init__(self, optimizer, scheduler):
+        super().__init__()
+        self.layer, self.parts = nn.Linear(3, 1), (optimizer, scheduler)
+
+    def training_step(self, batch, batch_idx):
+        return self.layer(batch).square().mean()
+
+    def configure_optimizers(self):
+        return configure_optimizers(self, *self.parts)
+
+
+def test_any_task_takes_optimizer_and_schedule_of_the_config_in_one_line(tmp_path):
+    optimizer = partial(torch.optim.SGD, lr=0.5, weight_decay=0.1, fused="auto", scale_lr=True)
+    task = Plain(optimizer, partial(lambda step, total, floor: max(1 - step / total, floor), floor=0.25))
+    trainer = Trainer(
+        accelerator="cpu", max_epochs=2, accumulate_grad_batches=2, logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path,
+    )  # fmt: skip
+    trainer.fit(task, torch.utils.data.DataLoader(torch.ones(8, 3), batch_size=2))
+    groups = trainer.optimizers[0].param_groups
+    assert [group["weight_decay"] for group in groups] == [0.1, 0.0] and groups[0]["fused"]
+    assert [group["initial_lr"] for group in groups] == [1.0, 1.0]  # of two batches in each step
+    assert [group["lr"] for group in groups] == [0.25, 0.25]  # after all four steps

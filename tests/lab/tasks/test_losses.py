@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from lab.tasks.weighted_cross_entropy import WeightedCrossEntropy
+from lab.tasks.losses import FocalLoss, WeightedCrossEntropy
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -36,3 +36,9 @@ def test_the_weights_come_from_the_facts(train):
     run = train("task/loss=weighted_cross_entropy", "trainer.max_epochs=1")
     weight = checkpoints.read(run / "checkpoints" / "last.ckpt")["state_dict"]["loss.weight"]
     assert weight.shape == (10,) and (weight > 0).all()
+
+
+def test_focal_loss_is_cross_entropy_at_gamma_zero():
+    logits, y = torch.randn(8, 5), torch.arange(8) % 5
+    assert torch.allclose(FocalLoss(0)(logits, y), cross_entropy(logits, y))
+    assert FocalLoss(2)(logits, y) < cross_entropy(logits, y)

@@ -1,1 +1,0 @@
-"""Callbacks of this project."""

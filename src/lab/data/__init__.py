@@ -1,1 +1,0 @@
-"""A file for each data set: `read(split)` gives x and y."""

@@ -1,1 +1,0 @@
-"""Architectures: plain modules of plain arguments."""

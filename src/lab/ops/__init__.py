@@ -1,1 +1,0 @@
-"""Operators of this project, in C++ and CUDA."""

@@ -1,1 +1,0 @@
-"""What is learnt: classification, regression and their losses."""

@@ -1,1 +1,0 @@
-"""One LightningDataModule, and a file for each data set."""

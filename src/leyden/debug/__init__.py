@@ -1,1 +1,0 @@
-"""What to switch on when a run goes wrong."""

@@ -1,0 +1,52 @@
+"""Writing a file whole, and JSON that a reader never sees half written."""
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+
+@contextmanager
+def replacing(path: Path, synced: bool = False) -> Iterator[Path]:
+    """A path beside the file, which takes the file's place at the end; after an error the file is as it was.
+
+    `synced`: the disk has it before this returns, so that a power cut leaves the old file or the new one.
+    """
+    beside = path.with_name(f".{path.name}.part")
+    try:
+        yield beside
+        if synced:
+            sync(beside)
+        os.replace(beside, path)
+        if synced and os.name == "posix":
+            sync(path.parent)
+    finally:
+        with suppress(OSError):
+            beside.unlink()
+
+
+def sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The content of a JSON file; empty when it is not there, half written, or another's."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    text = json.dumps(content, indent=2, ensure_ascii=False)
+    text = re.sub(r"\[\n[\d\s,.e+-]*\]", lambda row: f"[{' '.join(row[0][1:-1].split())}]", text)  # one line
+    with replacing(path) as beside:
+        beside.write_text(text + "\n", encoding="utf-8")

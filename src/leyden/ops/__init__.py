@@ -1,1 +1,0 @@
-"""Operators of our own, in C++ and CUDA."""

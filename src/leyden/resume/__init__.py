@@ -1,1 +1,0 @@
-"""How a run is saved, and how it goes on to the same bits."""

@@ -1,0 +1,168 @@
+"""A run: its directory, its files, its status, and the process that holds it."""
+
+import os
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from leyden import UserError
+from leyden.files import read_json, write_json
+
+HEARTBEAT_S = 30  # between the signs of life of a run
+STALE_S = 4 * HEARTBEAT_S  # without one, after which a run on another machine is given up
+WRITING = threading.Lock()  # of run.json, which two threads update
+
+
+class Status(str, Enum):
+    """Where a run is. The last two are derived: nobody writes them."""
+
+    RUNNING = "running"
+    FINISHED = "finished"
+    STOPPED = "stopped"  # by a signal
+    FAILED = "failed"
+    PRUNED = "pruned"  # given up by a search
+    KILLED = "killed"  # it says that it runs, but its process is gone
+    UNKNOWN = "unknown"  # it has no run.json
+
+    def __str__(self) -> str:
+        return self.value
+
+
+DONE = (Status.FINISHED, Status.PRUNED)
+
+
+class Busy(UserError):
+    """Another process has what was asked for."""
+
+
+class Run:
+    """A run directory. `record` is run.json as it is now, and `metrics` metrics.json; empty where there is none."""
+
+    def __init__(self, directory: Path | str):
+        self.directory = Path(directory)
+        self.config_file, self.log_file = self.directory / "config.yaml", self.directory / "train.log"
+        self.checkpoints = self.directory / "checkpoints"
+        self.best, self.last = self.checkpoints / "best.ckpt", self.checkpoints / "last.ckpt"
+
+    @property
+    def record(self) -> dict[str, Any]:
+        return read_json(self.directory / "run.json")
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        return read_json(self.directory / "metrics.json")
+
+    @property
+    def objective(self) -> float | None:
+        """The best value of what the run is judged by."""
+        best = self.metrics.get("best")
+        value = best.get("objective") if isinstance(best, dict) else None
+        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is a checkpoint to go on from."""
+        return any(self.checkpoints.glob("*.ckpt"))
+
+    @property
+    def status(self) -> Status:
+        return status_of(self.record)
+
+    def update(self, **fields: Any) -> None:
+        """Change some fields of run.json."""
+        with WRITING:
+            write_json(self.directory / "run.json", self.record | fields)
+
+    def end(self, status: Status, reason: str | None = None) -> None:
+        self.update(status=status, reason=reason, ended=now())
+
+    def write_metrics(self, content: dict[str, Any]) -> None:
+        write_json(self.directory / "metrics.json", content)
+
+    def checkpoint(self, asked: str = "") -> Path:
+        """The checkpoint that `run=` means: the one asked for, or the best, or else the last one.
+
+        Raises:
+            UserError: the run has none.
+        """
+        name = Path(asked).name if asked.endswith(".ckpt") else ""
+        for path in [self.checkpoints / name] if name else [self.best, self.last]:
+            if path.is_file():
+                return path
+        raise UserError(f"The run {self.directory} has no checkpoint{f' {name}' if name else ''}.")
+
+    @contextmanager
+    def claim(self) -> Iterator[None]:
+        """Hold the directory; the system lets go of it when the process ends, however it ends.
+
+        Raises:
+            Busy: another process runs it.
+        """
+        record = self.record
+        who = f"run by process {record['pid']} on {record['host']}" if "pid" in record else "started by another process"
+        busy = Busy(f"{self.directory} is being {who}; wait for its end.")
+        if alive(record):
+            raise busy
+        try:
+            with FileLock(self.directory / ".lock", timeout=0):
+                yield
+        except Timeout as error:
+            raise busy from error
+
+
+# whether a run is alive
+
+
+def status_of(record: dict[str, Any]) -> Status:
+    """The status that a run.json says, but killed where nobody runs what it says is running."""
+    said = record.get("status")
+    known = said in [status.value for status in Status]
+    return Status.KILLED if said == "running" and not alive(record) else Status(said) if known else Status.UNKNOWN
+
+
+def alive(record: dict[str, Any]) -> bool:
+    """Whether the process that wrote this run.json still runs: by its start on this machine, else by its heartbeat."""
+    if record.get("status") != Status.RUNNING:
+        return False
+    if record.get("host") == socket.gethostname():
+        return record.get("pid_born") == process_start_time(record.get("pid"))
+    then, here = record.get("slurm"), slurm_job()
+    try:
+        if then and here and then["job"] == here["job"]:
+            return then["restarts"] >= here["restarts"]
+        beat = datetime.fromisoformat(str(record.get("heartbeat") or record.get("started")))
+        return (datetime.now().astimezone() - beat).total_seconds() < STALE_S
+    except (ValueError, TypeError, KeyError):  # no time, or one without a zone
+        return False
+
+
+def slurm_job() -> dict[str, Any] | None:
+    """The job of SLURM that this process is in, and how often it was requeued; None outside of one."""
+    job, restarts = os.environ.get("SLURM_JOB_ID"), os.environ.get("SLURM_RESTART_COUNT", "")
+    return {"job": job, "restarts": int(restarts) if restarts.isdecimal() else 0} if job else None
+
+
+def process_start_time(pid: int | None) -> str | None:
+    """When a process of this machine started, in the system's own words; None where there is none."""
+    if Path("/proc/self/stat").exists():
+        try:
+            words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:  # it is gone
+            return None
+        return None if words[0] in "ZX" else words[19]
+    if os.name != "posix" or not pid:
+        return None
+    shown = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True).stdout
+    return shown.strip() or None
+
+
+def now() -> str:
+    return datetime.now().astimezone().isoformat(timespec="milliseconds")

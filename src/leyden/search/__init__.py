@@ -1,1 +1,0 @@
-"""Searches with Optuna."""

@@ -1,0 +1,78 @@
+"""The optimizer and the schedule of the config, for any LightningModule."""
+
+import inspect
+import logging
+from functools import partial
+from typing import Any
+
+from lightning import LightningModule, Trainer
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
+
+from leyden import UserError
+
+log = logging.getLogger(__name__)
+
+
+def configure_optimizers(
+    task: LightningModule, optimizer: partial, scheduler: partial, monitor: str = "val/loss"
+) -> dict[str, Any]:
+    """What `configure_optimizers` of a LightningModule returns, from the config's `${optimizer}` and `${scheduler}`.
+
+    Args:
+        optimizer: partial of a torch optimizer; `fused=auto` and `scale_lr` are resolved here
+        scheduler: partial of a torch scheduler, or of a factor (step, total) -> share of the rate
+        monitor: what a plateau scheduler watches
+
+    Raises:
+        UserError: a key or a value that torch does not take.
+    """
+    weights = dict.fromkeys(decayed(task))  # each once, where modules share it
+    rest = [parameter for parameter in task.parameters() if parameter not in weights]
+    groups = [{"params": list(weights)}, {"params": rest, "weight_decay": 0.0}]
+    keywords, trainer = dict(optimizer.keywords), task.trainer
+    if keywords.get("fused") == "auto":
+        keywords["fused"] = can_fuse(task)
+    if keywords.pop("scale_lr", False):  # (Goyal et al. 2017, arXiv:1706.02677)
+        keywords["lr"] *= trainer.world_size * trainer.accumulate_grad_batches
+    try:
+        made = optimizer.func([group for group in groups if group["params"]], **keywords)
+        return {"optimizer": made, "lr_scheduler": schedule(made, scheduler, trainer, monitor)}
+    except (TypeError, ValueError) as error:
+        raise UserError(f"optimizer or scheduler cannot be built: {error}.") from error
+
+
+def decayed(task: LightningModule) -> list[nn.Parameter]:
+    """Matrices and kernels: neither biases nor norms nor embeddings, which weight decay only hurts."""
+    return [
+        parameter
+        for module in task.modules()
+        if not isinstance(module, nn.Embedding)
+        for name, parameter in module.named_parameters(recurse=False)
+        if parameter.ndim >= 2 and not any(word in name for word in ("bias", "embed", "position", "token"))
+    ]
+
+
+def can_fuse(task: LightningModule) -> bool:
+    """Whether one kernel can step all parameters; in mixed precision Lightning does not clip for such a kernel."""
+    if task.trainer.precision.endswith("-mixed") and task.trainer.gradient_clip_val:
+        log.warning("The optimizer is not fused: in %s that excludes gradient clipping.", task.trainer.precision)
+        return False
+    return task.device.type in ("cpu", "cuda")
+
+
+def schedule(optimizer: Optimizer, scheduler: partial, trainer: Trainer, monitor: str) -> dict[str, Any]:
+    """The scheduler as Lightning wants it: a factor steps with the optimizer, a torch scheduler with the epoch."""
+    if not isinstance(scheduler.func, type):
+        total = trainer.estimated_stepping_batches
+        factor = partial(scheduler.func, **scheduler.keywords)  # Hydra's own checks its target at each call: 200 us
+        return {"scheduler": LambdaLR(optimizer, lambda step: factor(step, total)), "interval": "step"}
+    if not issubclass(scheduler.func, LRScheduler):
+        raise UserError(f"scheduler: {scheduler.func.__name__} is no scheduler of torch; see conf/scheduler.")
+    if issubclass(scheduler.func, ReduceLROnPlateau):
+        every = trainer.check_val_every_n_epoch or 1
+        return {"scheduler": scheduler(optimizer), "monitor": monitor, "frequency": every}
+    if "total_steps" in inspect.signature(scheduler.func).parameters:
+        return {"scheduler": scheduler(optimizer, total_steps=trainer.estimated_stepping_batches), "interval": "step"}
+    return {"scheduler": scheduler(optimizer)}

@@ -9,7 +9,7 @@ import yaml
 
 EXAMPLES = {
     "train": "|model=resnet optimizer.lr=1e-3|trainer=ddp|-m model=cnn,mlp optimizer.lr=1e-3,1e-2|debug=fast",
-    "eval": "run=latest|run=logs/train/exp1|run=latest split=val|run=latest trainer=gpu",
+    "eval": "run=latest|run=logs/train/exp1|run=latest split=val|run=latest trainer=gpu|run=latest exact=false",
     "predict": "run=latest input=photos output=found.csv|run=latest split=test top_k=3|run=latest input=a.png",
     "export": "run=latest|run=latest format=pt2|run=latest output=model.onnx",
     "benchmark": "|model=cnn data=digits|experiment=digits_cnn|trainer=gpu data.batch_size=256|rounds=3 steps=20",

@@ -25,7 +25,7 @@ def train(cfg: DictConfig) -> float | None:
         trainer = build.trainer(cfg, [keeper, *others])
 
         # from the start, from other weights, or from where the run was stopped; up to here a refusal changes nothing
-        last, entry = checkpoints.newest(directory / "checkpoints", cfg.resume) if cfg.resume else (None, {})
+        last, entry = checkpoints.newest(run.run.checkpoints, cfg.resume) if cfg.resume else (None, {})
         keeper.check(trainer, datamodule, entry)
         if cfg.init_from and not last:
             checkpoints.load(task, paths.weights(cfg.init_from, paths.in_project(cfg.log_dir)), cfg.strict)
@@ -43,7 +43,7 @@ def train(cfg: DictConfig) -> float | None:
             return None  # debug=shapes has shown the layers, and trains nothing
         if trainer.global_step == 0:
             raise UserError("Nothing was trained; see trainer.max_epochs, max_steps, max_time and limit_train_batches.")
-        file = directory / "checkpoints" / "last.ckpt" if keeper.write else None
+        file = run.run.last if keeper.write else None
         weights = checkpoints.read(file)["state_dict"] if file else task.state_dict()
         results = run.run.metrics | {"weights_sha256": checkpoints.sha256(weights)}
 

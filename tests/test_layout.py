@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(
 # At most; of src/**/*.py where nothing else is said. A change may lower a number and never raises one.
 CEILINGS = {
     "lines": 11_996,
-    "bytes": 553_094,
+    "bytes": 553_061,
     "files": 110,
     "files in one folder": 12,
     "lines in one file": 250,

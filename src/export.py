@@ -1,13 +1,12 @@
 """Write a run's model as one file that needs none of our code, and compare it with the checkpoint before it counts."""
 
 import logging
-import time
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from leyden import UserError
+from leyden import require
 from leyden.launch.command import launch
 
 log = logging.getLogger("leyden.export")
@@ -16,71 +15,60 @@ log = logging.getLogger("leyden.export")
 def export(cfg: DictConfig) -> str:
     """One file with raw input and meaning out; returns its path."""
     from leyden.deploy import formats, output, verify
-    from leyden.files import write_json
     from leyden.resume import checkpoints
     from leyden.run import build, process, record
     from leyden.run.run import Run
 
-    with process.restored(), record.recording(cfg):
-        if cfg.format not in formats.ENDINGS:
-            raise UserError(f"`format` must be one of {', '.join(formats.ENDINGS)}; got `{cfg.format}`.")
+    with process.restored(), record.recording(cfg) as this:
+        require(cfg.format in formats.ENDINGS, "format", f"one of {', '.join(formats.ENDINGS)}", cfg.format)
         run = Run(Path(cfg.run).parent.parent)
         target = place(cfg, run.directory, formats.ENDINGS[cfg.format])
-
         with output.writing(target, cfg.overwrite) as beside:
-            # build the checkpoint's task, and let it predict real samples
+            # the checkpoint's task, and what it makes of real samples
             process.switches(cfg)
             task = build.task(cfg)
             checkpoints.load(task, Path(cfg.run))
-            task.float().eval()
-            example = example_of(task, cfg)
-            about, cases, graph = example.metadata, example.cases(), example.graph()
-            about.run, about.checkpoint = run.directory.name, Path(cfg.run).name
-            about.commit = run.record.get("commit")
-            about.versions = record.origin(cfg)["versions"]
+            subject = subject_of(task.float().eval(), cfg)
+            metadata = subject.metadata
+            metadata.run, metadata.checkpoint = run.directory.name, Path(cfg.run).name
+            metadata.commit, metadata.versions = run.record.get("commit"), record.origin(cfg)["versions"]
 
-            # write the file beside its place, which it takes only if it gives the same
-            if cfg.format == "torchscript":
-                log.info("TorchScript is deprecated by torch; format=pt2 is what takes its place.")
-            start = time.perf_counter()
-            formats.write(cfg.format, graph, example.raw(3), about, beside)
-            report = {"file": target.name, "format": cfg.format, "bytes": beside.stat().st_size}
-            report["seconds"] = round(time.perf_counter() - start, 2)
-            if cfg.format == "state_dict":
-                report |= verify.same_weights(beside, graph)
-            else:
-                report |= verify.check(cfg.format, beside, about, cases)
-        log.info("%s\n%s", verify.in_words(report, about, example.source), target)
+            # the file beside its place, which it takes only if it gives the same
+            formats.write(cfg.format, subject.graph, subject.example, metadata, beside)
+            report = {"file": str(target), "format": cfg.format, "bytes": beside.stat().st_size}
+            report |= verify.check(cfg.format, beside, subject)
+        this.update(export=report)
 
-        # keep how it compares
-        write_json(Path(cfg.run_dir) / "export.json", report | {"metadata": vars(about)})
-        if target.parent == run.directory / "exports":
-            run.update(exports=run.record.get("exports", {}) | {target.name: report})
+        takes, gives = (
+            ", ".join(f"{name} {' x '.join(map(str, dims))}" for name, dims in part.items())
+            for part in (metadata.inputs, metadata.outputs)
+        )
+        unit = " standard deviations of the target" if metadata.target_std else ""
+        apart = f"{report['max_abs_diff']:.2g}{unit} (limit {report['tolerance']:g})"
+        log.info("%s -> %s; max abs difference from the checkpoint: %s\n%s", takes, gives, apart, target)
         return str(target)
 
 
-def example_of(task: Any, cfg: DictConfig) -> Any:
-    """Real samples of the run's data for a task of ours, or the example that another task brings."""
-    from leyden.deploy import examples, metadata
+def subject_of(task: Any, cfg: DictConfig) -> Any:
+    """With real samples of the run's data for a task of leyden, or with the example that another task brings."""
+    from leyden.deploy import graph, verify
     from leyden.run import build, same_data
     from leyden.tasks.supervised import Supervised
 
     if not isinstance(task, Supervised):
-        return examples.OwnExample(task)
+        return verify.of_example(task)
     tree: Any = OmegaConf.to_container(cfg, resolve=True)
     datamodule = build.data(cfg)
     same_data.check(cfg, datamodule)
-    return examples.RealSamples(task, datamodule, metadata.of_run(tree["facts"] or {}, tree["data"], task.meaning))
+    return verify.of_data(task, datamodule, graph.metadata_of(tree["facts"] or {}, tree["data"], task.meaning))
 
 
 def place(cfg: DictConfig, directory: Path, ending: str) -> Path:
     """Where the file goes: where the user says, or the run's exports/, by the name of the checkpoint."""
     if not cfg.output:
         return directory / "exports" / f"{Path(cfg.run).stem}{ending}"
-    target = Path(cfg.output).expanduser().absolute()
-    if target.suffix != ending and not target.is_dir():
-        raise UserError(f"`output` must end in {ending}, as a file of format={cfg.format} does; got `{cfg.output}`.")
-    return target
+    require(str(cfg.output).endswith(ending), "output", f"a file that ends in {ending}", cfg.output)
+    return Path(cfg.output).expanduser().absolute()
 
 
 if __name__ == "__main__":

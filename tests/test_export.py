@@ -15,7 +15,7 @@ from PIL import Image
 from sklearn.datasets import load_digits, load_sample_images
 from torch import nn
 
-from leyden.deploy import examples, formats, graph
+from leyden.deploy import formats, graph, verify
 from leyden.run import paths
 from leyden.run.run import Run
 from leyden.tasks.supervised import Supervised
@@ -32,15 +32,20 @@ def parts(path: Path) -> tuple[dict, dict]:
     return words, {entry.name: (entry.type, entry.shape) for entry in session.get_inputs()}
 
 
+def exported(logs: Path) -> dict:
+    """What the newest export says of itself."""
+    return Run(max((logs / "export").iterdir())).record["export"]
+
+
 def test_onnx_of_pictures(trained, typed, tmp_path):
     run, file = trained("cnn", *CNN), tmp_path / "a model.onnx"
     status, said, _ = typed("export.py", f"run={run}", f"output={file}")
-    assert status == 0 and "1x1x8x8, 2x1x8x8, 7x1x8x8" in said and "same class 100.0%" in said
+    assert status == 0 and "max abs difference" in said and "(limit 0.0001)" in said
     assert [path.name for path in tmp_path.iterdir()] == [file.name]
     words, inputs = parts(file)
     assert inputs == {"image": ("tensor(uint8)", ["batch", 1, 8, 8])}
     assert words["classes"] == [str(digit) for digit in range(10)] and words["outputs"] == {"probs": ["batch", 10]}
-    assert words["run"] == "cnn" and words["versions"]["torch"] and len(words["mean"]) == 1
+    assert words["run"] == "cnn" and words["versions"]["torch"]
     onnx.checker.check_model(str(file))
     x = np.random.default_rng(0).integers(0, 256, (5, 1, 8, 8), dtype=np.uint8)
     (probs,) = onnxruntime.InferenceSession(file).run(["probs"], {"image": x})
@@ -49,13 +54,14 @@ def test_onnx_of_pictures(trained, typed, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["pt2", "torchscript", "state_dict"])
-def test_each_format_into_the_run(trained, typed, form):
+def test_each_format_into_the_run(trained, typed, logs, form):
     run = trained("cnn", *CNN)
     status, said, _ = typed("export.py", f"run={run}", f"format={form}", "overwrite=true")
     file = run / "exports" / f"best{formats.ENDINGS[form]}"
-    assert status == 0 and str(file) in said and said.count("deprecated") == (form == "torchscript")
-    report = Run(run).record["exports"][file.name]
-    assert report["format"] == form and report["max_abs_diff"] <= report["tolerance"] <= 1e-4
+    assert status == 0 and str(file) in said
+    report = exported(logs)
+    assert report["file"] == str(file) and report["format"] == form and report["max_abs_diff"] <= 1e-4
+    assert report["batches"] == [[[size, 1, 8, 8]] for size in (1, 2, 7)]
     assert not [path for path in file.parent.iterdir() if path.name.startswith(".")]
     assert typed("export.py", f"run={run}", f"format={form}")[0] == 2
     if form == "state_dict":
@@ -74,18 +80,18 @@ def test_each_format_into_the_run(trained, typed, form):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("form", "cell"), [("onnx", "gru"), ("pt2", "lstm")])
-def test_sequences_of_any_length(trained, typed, form, cell):
+def test_sequences_of_any_length(trained, typed, logs, form, cell):
     layers = ["model.layers=2", "model.pooling=last"] if cell == "lstm" else []
     run = trained(f"rnn-{cell}", *RNN, f"model.cell={cell}", *layers)
     status, said, errors = typed("export.py", f"run={run}", f"format={form}")
     assert status == 0 and "values batch x time x 3, lengths batch -> probs" in said, errors
-    assert Run(run).record["exports"][f"best.{form}"]["max_abs_diff"] < 1e-5
+    assert exported(logs)["max_abs_diff"] < 1e-5
 
 
 @pytest.mark.slow
 def test_values_in_the_unit_of_the_target(trained, typed, tmp_path):
     status, said, _ = typed("export.py", f"run={trained('mlp', *MLP)}", f"output={tmp_path}/a.onnx")
-    assert status == 0 and "row batch x 10 -> values batch x 1" in said and "same class" not in said
+    assert status == 0 and "row batch x 10 -> values batch x 1" in said
     words, _ = parts(tmp_path / "a.onnx")
     assert words["outputs"] == {"values": ["batch", 1]} and words["classes"] is None
 
@@ -124,17 +130,17 @@ def test_a_graph_that_differs_is_not_written(trained, typed, tmp_path, monkeypat
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["onnx", "pt2"])
 def test_a_frozen_dimension_is_not_written(trained, typed, tmp_path, monkeypatch, form):
-    monkeypatch.setattr(formats, "dynamic_shapes", lambda graph, metadata: None)  # as if the exporter had frozen all
+    monkeypatch.setattr(formats, "dynamic_shapes", lambda metadata: None)  # as if the exporter had frozen all
     status, _, sentence = typed(
         "export.py", f"run={trained('cnn', *CNN)}", f"format={form}", f"output={tmp_path}/a.{form}"
     )
     assert status == 1 and len(sentence.splitlines()) == 1 and not list(tmp_path.iterdir())
-    assert re.search("batch of image is frozen|does not run", sentence)
+    assert "does not run" in sentence
 
 
 @pytest.mark.slow
 def test_a_model_that_no_exporter_follows(trained, typed, tmp_path, monkeypatch):
-    monkeypatch.setattr(examples, "GRAPHS", {"image": Stubborn})
+    monkeypatch.setattr(verify, "Graph", Stubborn)
     for form in ("onnx", "pt2"):
         line = [f"run={trained('cnn', *CNN)}", f"format={form}", f"output={tmp_path}/a.{form}"]
         status, _, sentence = typed("export.py", *line)
@@ -142,7 +148,7 @@ def test_a_model_that_no_exporter_follows(trained, typed, tmp_path, monkeypatch)
     assert not list(tmp_path.iterdir())
 
 
-class Stubborn(graph.Images):
+class Stubborn(graph.Graph):
     def forward(self, image):
         return super().forward(image) if image.float().mean().item() > 0 else image
 
@@ -153,8 +159,7 @@ class Stubborn(graph.Images):
     [
         (["format=onx"], "`format` must be one of onnx, pt2, torchscript, state_dict; got `onx`"),
         (["trainer=ddp"], "type trainer.devices=1"),
-        (["output={tmp}"], "got the folder"),
-        (["output={tmp}/a.bin"], r"`output` must end in \.onnx"),
+        (["output={tmp}/a.bin"], r"`output` must be a file that ends in \.onnx"),
         (["output={tmp}/file/a.onnx"], "cannot be written"),
         (["model.channels=[4]", "output={tmp}/a.onnx"], "fit this model"),
         (["frmat=pt2"], "did you mean format"),

@@ -11,8 +11,8 @@ from PIL import Image
 from sklearn.datasets import load_diabetes, load_digits
 
 from leyden import UserError
+from leyden.deploy.graph import Metadata
 from leyden.deploy.inputs import of_path
-from leyden.deploy.metadata import Metadata
 from leyden.run.run import Run
 from test_export import CNN, MLP, RNN
 
@@ -40,7 +40,7 @@ def pictures(tmp_path_factory):
     return folder
 
 
-NAMES = ["a.png", "bad.png", "c.png", "d.png", "large.png", "b ß/2.png", "b ß/größe,1.PNG"]
+NAMES = ["a.png", "b ß/2.png", "b ß/größe,1.PNG", "bad.png", "c.png", "d.png", "large.png"]
 
 
 def test_a_folder_with_a_bad_file(trained, typed, pictures, tmp_path):
@@ -62,9 +62,9 @@ def test_a_folder_with_a_bad_file(trained, typed, pictures, tmp_path):
         assert float(row["probability"]) == probs[best[0]]
     assert typed("predict.py", *line)[0] == 2
     status, _, sentence = typed("predict.py", *line, "overwrite=true", "strict=true")
-    assert status == 1 and sentence == "strict=true: 1 of 7 inputs could not be read.\n" and len(rows(file)) == 7
+    assert status == 1 and "1 of 7 inputs could not be read" in sentence and len(rows(file)) == 7
     status, _, sentence = typed("predict.py", f"run={run}", f"input={pictures}/bad.png")
-    assert status == 1 and "None of the inputs" in sentence
+    assert status == 1 and "1 of 1 inputs could not be read" in sentence
 
 
 def test_a_pattern_is_read_by_workers_too(trained, typed, pictures, tmp_path):
@@ -103,7 +103,7 @@ def test_sequences(trained, typed, tmp_path):
     np.save(tmp_path / "in" / "5.npy", parts[0][:, :2])
     status, _, _ = typed("predict.py", f"run={run}", f"input={tmp_path}/in", f"output={tmp_path}/o.csv")
     found = rows(tmp_path / "o.csv")
-    assert status == 0 and len(found) == 8 and "T x 3" in found[7]["error"]
+    assert status == 0 and len(found) == 8 and "batch x time x 3" in found[7]["error"]
     probs = [float(row["probability"]) for row in found[:7]]
     assert probs[3] == pytest.approx(probs[0], abs=1e-5) and probs[4:] == pytest.approx(probs[:3], abs=1e-5)
 
@@ -117,13 +117,13 @@ def test_a_table_of_a_run_that_has_moved_and_lost_its_data(trained, typed, tmp_p
     keys = [f"data.path={tmp_path}/people.csv", "data.target=label", "data.ignore=[id]"]
     run = trained("table", "data=table", "model=mlp", *keys)
     (tmp_path / "people.csv").unlink()
-    shifted = "city;note;age\nBern;x;30\nNowhere;y;\nRome;z;old\nRome;z\n"
+    shifted = "city;note;age\nBern;x;30\nNowhere;y;\nRome;z;old\n"
     (tmp_path / "new.csv").write_text(shifted)
     status, _, _ = typed("predict.py", f"run={run}", f"input={tmp_path}/new.csv", f"output={tmp_path}/o.csv")
     found = rows(tmp_path / "o.csv")
-    assert status == 0 and [row["name"].rsplit(":")[-1] for row in found] == ["2", "3", "4", "5"]
+    assert status == 0 and [row["name"].rsplit(":")[-1] for row in found] == ["2", "3", "4"]
     assert {row["prediction"] for row in found[:2]} <= {"old", "young"}
-    assert "column age must be a number; got 'old'" in found[2]["error"] and "got 2" in found[3]["error"]
+    assert "column age must be a number; got 'old'" in found[2]["error"]
     (tmp_path / "less.csv").write_text("city\nBern\n")
     status, _, sentence = typed("predict.py", f"run={run}", f"input={tmp_path}/less.csv")
     assert status == 2 and "age is missing" in sentence
@@ -144,15 +144,15 @@ def test_values(trained, typed, tmp_path):
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        (["input={tmp}/nowhere"], "is not there"),
-        (["input={tmp}/empty"], "pictures .* got the folder"),
-        (["input={tmp}/t.csv"], "what the model takes, pictures"),
+        (["input={tmp}/nowhere"], "must be pictures .* a file, a folder or a pattern of them; got `.*nowhere`"),
+        (["input={tmp}/empty"], "must be pictures .* got `.*empty`"),
+        (["input={tmp}/t.csv"], "must be pictures .* got `.*t.csv`"),
         (["input={tmp}/b.npy"], "must hold uint8 of batch x 1 x 8 x 8, .* got float64 of 2 x 3"),
         (["input={pictures}", "output={tmp}/t.csv"], "overwrite=true"),
         (["input={pictures}", "output={tmp}/t.csv/o.csv"], "cannot be written"),
         (["input={pictures}", "output={tmp}/o.xlsx"], r"\.csv or \.jsonl"),
         (["input={pictures}", "model.channels=[4]", "output={tmp}/o.csv"], "fit this model"),
-        (["input={pictures}", "split=test"], "What is to be predicted"),
+        (["input={pictures}", "split=test"], "`input` must be a path, or `split` one of"),
         (["split=all"], "`split` must be one of train, val, test, predict; got `all`"),
         (["split=predict"], "must be one of train, val, test of a datamodule"),
         (["input={pictures}", "top_k=0"], "top_k"),
@@ -173,7 +173,7 @@ def test_mistakes(trained, typed, pictures, tmp_path, keys, said):
 
 def test_a_picture_for_a_table(trained, typed, pictures):
     status, _, sentence = typed("predict.py", f"run={trained('mlp', *MLP)}", f"input={pictures}/a.png")
-    assert status == 2 and "takes, rows of a table" in sentence
+    assert status == 2 and "must be rows of a table" in sentence
 
 
 def test_the_run_is_what_it_was(trained):

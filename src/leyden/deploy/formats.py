@@ -1,138 +1,140 @@
 """From a graph to a file and back: ONNX, torch.export's pt2, TorchScript, or the weights alone. No side files."""
 
-from __future__ import annotations
-
-import contextlib
-import importlib.util
+import copy
 import io
 import json
 import logging
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._higher_order_ops.scan import scan
 
 from leyden import UserError
-from leyden.deploy.graph import Call, with_scans
-from leyden.deploy.metadata import Dims, Metadata
+from leyden.deploy.graph import Metadata
 
 ENDINGS = {"onnx": ".onnx", "pt2": ".pt2", "torchscript": ".pt", "state_dict": ".pth"}
 EXTRA = "leyden.json"  # the metadata in torch's files
-Example = tuple[Tensor, ...]
 
 
-def write(form: str, graph: nn.Module, example: Example, metadata: Metadata, path: Path) -> None:
+def write(form: str, graph: Any, example: tuple[Tensor, ...], metadata: Metadata, path: Path) -> None:
     """Write a graph in one of ENDINGS; its dimensions are those of the metadata.
 
     Raises:
-        UserError: the exporter cannot follow the model, or the file cannot be written.
+        UserError: the exporter cannot follow the model.
     """
-    needed = ("onnx", "onnxscript", "onnxruntime") if form == "onnx" else ()
-    if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
-        raise UserError(f"format={form} needs {' and '.join(missing)}; type pip install {' '.join(missing)}.")
-    writers = {"onnx": write_onnx, "pt2": write_pt2, "torchscript": write_torchscript, "state_dict": write_state_dict}
-    try:
-        torch.compiler.reset()  # else sizes that an earlier export of this process saw may be taken for fixed ones
-        with quiet(), torch.no_grad():
-            writers[form](graph, example, metadata, path)
-    except OSError:
-        raise
-    except Exception as error:  # exporters have errors of many kinds, and long ones
-        cause: BaseException = error
-        while cause.__cause__ is not None:
-            cause = cause.__cause__
-        reason = next((line for line in str(cause).splitlines() if line.strip()), type(cause).__name__)
-        reason = " ".join(reason.split()).rstrip(".")[:200]
-        others = ", ".join(other for other in ENDINGS if other != form)
-        raise UserError(f"format={form} cannot follow this model ({reason}); try format={others}.") from error
+    extra = {EXTRA: json.dumps(vars(metadata))}
+    with explained(form), torch.no_grad():
+        if form == "state_dict":
+            weights = graph.model.state_dict()
+            weights.metadata = vars(metadata)
+            torch.save(weights, path)
+            return
+        if form == "torchscript":
+            torch.jit.save(torch.jit.trace(graph, example, check_trace=False), str(path), _extra_files=extra)
+            return
+        shapes: Any = dynamic_shapes(metadata)
+        program = torch.export.export(with_scans(graph), example, dynamic_shapes=shapes, strict=False)
+        if form == "pt2":
+            torch.export.save(program, path, extra_files=extra)
+            return
+        names = {"input_names": list(metadata.inputs), "output_names": list(metadata.outputs)}
+        onnx: Any = torch.onnx.export(program, dynamic_shapes=shapes, external_data=False, verbose=False, **names)
+        onnx.model.metadata_props.update({name: json.dumps(value) for name, value in vars(metadata).items()})
+        onnx.save(str(path), external_data=False)
 
 
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Without what exporters print of their progress and of their own insides."""
-    before = logging.root.manager.disable
+def dynamic_shapes(metadata: Metadata) -> Any:
+    """The dimensions of any size of each input, as torch.export wants them for a forward(*inputs)."""
+    dims = metadata.inputs.values()
+    return (tuple({axis: torch.export.Dim(d) for axis, d in enumerate(part) if isinstance(d, str)} for part in dims),)
+
+
+@contextmanager
+def explained(form: str) -> Iterator[None]:
+    """Without what exporters print of themselves, and with one sentence in place of their many kinds of errors."""
+    disabled = logging.root.manager.disable
     logging.disable(logging.WARNING)
+    torch.compiler.reset()  # else sizes that an earlier export of this process saw may be taken for fixed ones
     try:
-        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+        with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
+    except OSError:
+        raise
+    except Exception as error:
+        cause: BaseException = error
+        while cause.__cause__:
+            cause = cause.__cause__
+        reason = " ".join(str(cause).split())[:200].rstrip(".") or type(cause).__name__
+        others = ", ".join(other for other in ENDINGS if other != form)
+        raise UserError(f"format={form} cannot follow this model ({reason}); try format={others}.") from error
     finally:
-        logging.disable(before)
+        logging.disable(disabled)
 
 
-def dynamic_shapes(graph: nn.Module, metadata: Metadata) -> Any:
-    """For each argument of the graph its dimensions of any size, as torch.export wants them."""
-    named = tuple(
-        {axis: torch.export.Dim(dim) for axis, dim in enumerate(dims) if isinstance(dim, str)}
-        for dims in metadata.inputs.values()
-    )
-    return (named,) if isinstance(graph, Call) else named  # whose one argument is *inputs
-
-
-def write_onnx(graph: nn.Module, example: Example, metadata: Metadata, path: Path) -> None:
-    program = torch.onnx.export(
-        with_scans(graph),
-        example,
-        dynamo=True,
-        dynamic_shapes=dynamic_shapes(graph, metadata),
-        external_data=False,
-        verbose=False,
-        input_names=list(metadata.inputs),
-        output_names=list(metadata.outputs),
-    )
-    assert program is not None
-    program.model.metadata_props.update({name: json.dumps(value) for name, value in vars(metadata).items()})
-    program.save(str(path), external_data=False)
-
-
-def write_pt2(graph: nn.Module, example: Example, metadata: Metadata, path: Path) -> None:
-    shapes = dynamic_shapes(graph, metadata)
-    program = torch.export.export(with_scans(graph), example, dynamic_shapes=shapes, strict=False)
-    torch.export.save(program, path, extra_files={EXTRA: json.dumps(vars(metadata))})
-
-
-def write_torchscript(graph: nn.Module, example: Example, metadata: Metadata, path: Path) -> None:
-    traced = torch.jit.trace(graph, example, check_trace=False)
-    torch.jit.save(traced, str(path), _extra_files={EXTRA: json.dumps(vars(metadata))})
-
-
-def write_state_dict(graph: nn.Module, example: Example, metadata: Metadata, path: Path) -> None:
-    """The model's weights by their names; the metadata is their attribute `metadata`."""
-    weights: Any = weights_of(graph)
-    weights.metadata = dict(vars(metadata))
-    torch.save(weights, path)
-
-
-def weights_of(graph: nn.Module) -> dict[str, Tensor]:
-    """Of the graph's model, or of a user's own task."""
-    part: Any = graph.task if isinstance(graph, Call) else graph.model
-    return part.state_dict()
-
-
-def load(form: str, path: Path) -> tuple[Callable[..., Any], list[Dims]]:
-    """A written file as a function of its inputs, and the dimensions that it states of each; none for TorchScript."""
-    if form == "onnx":
-        return load_onnx(path)
+def load(form: str, path: Path, graph: nn.Module) -> Callable[..., Any]:
+    """A written file as a function of its inputs; weights alone run in a copy of the graph."""
     if form == "torchscript":
-        return torch.jit.load(path, map_location="cpu"), []
-    program = torch.export.load(path)
-    names = program.graph_signature.user_inputs
-    values = [node.meta["val"] for node in program.graph.nodes if node.op == "placeholder" and node.name in names]
-    return program.module(), [[n if isinstance(n, int) else str(n) for n in value.shape] for value in values]
-
-
-def load_onnx(path: Path) -> tuple[Callable[..., Any], list[Dims]]:
+        return torch.jit.load(path, map_location="cpu")
+    if form == "pt2":
+        with open(path, "rb") as file:  # torch wants no path but one that ends in .pt2
+            return torch.export.load(file).module()
+    if form == "state_dict":
+        other: Any = copy.deepcopy(graph)
+        other.model.load_state_dict(torch.load(path, weights_only=True))
+        return other
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
+    options.log_severity_level = 3  # errors
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    entries = session.get_inputs()
+    names = [entry.name for entry in session.get_inputs()]
+    return lambda *inputs: session.run(None, {name: x.numpy() for name, x in zip(names, inputs, strict=True)})
 
-    def run(*inputs: Tensor) -> list[Any]:
-        return session.run(None, {entry.name: part.numpy() for entry, part in zip(entries, inputs, strict=True)})
 
-    return run, [list(entry.shape) for entry in entries]
+def with_scans(module: nn.Module) -> nn.Module:
+    """A copy with `Scanned` in place of each GRU and LSTM; the module itself where it has none."""
+    names = [name for name, part in module.named_modules() if isinstance(part, nn.GRU | nn.LSTM)]
+    module = copy.deepcopy(module) if names else module
+    for name in names:
+        module.set_submodule(name, Scanned(module.get_submodule(name)))
+    return module
+
+
+class Scanned(nn.Module):
+    """A GRU or LSTM that starts from zeros, as a scan over time: exporters freeze the time axis of torch's own."""
+
+    def __init__(self, rnn: Any):
+        super().__init__()
+        self.rnn = rnn
+
+    def forward(self, values: Tensor) -> tuple[Tensor, Any]:
+        """B x T x F -> B x T x directions * hidden, and the last state as torch gives it."""
+        rnn, ends = self.rnn, []
+        x = values.transpose(0, 1) if rnn.batch_first else values
+        for layer in range(rnn.num_layers):
+            outputs = []
+            for end in ("", "_reverse")[: 1 + rnn.bidirectional]:
+                state, out = self.layer(x.flip(0) if end else x, f"l{layer}{end}")
+                outputs.append(out.flip(0) if end else out)
+                ends.append(state)
+            x = torch.cat(outputs, -1)
+        states = [torch.stack(parts) for parts in zip(*ends, strict=True)]
+        return x.transpose(0, 1) if rnn.batch_first else x, tuple(states) if len(states) > 1 else states[0]
+
+    def layer(self, x: Tensor, name: str) -> tuple[tuple[Tensor, ...], Tensor]:
+        """One layer in one direction, T x B x F: its last state, and T x B x hidden."""
+        lstm = self.rnn.mode == "LSTM"
+        weights = [part for key, part in self.rnn.named_parameters() if key.endswith(f"_{name}")]
+
+        def step(state: tuple[Tensor, ...], x: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+            state = torch.lstm_cell(x, state, *weights) if lstm else (torch.gru_cell(x, *state, *weights),)
+            return state, state[0].clone()
+
+        zeros = x.new_zeros(x.shape[1], self.rnn.hidden_size)
+        return scan(step, (zeros, zeros.clone()) if lstm else (zeros,), x)

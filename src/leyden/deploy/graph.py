@@ -1,14 +1,11 @@
-"""A task as one plain module for predictions and exports: raw input in, probabilities or values out."""
+"""A task as one plain module, raw input in, probabilities or values out, and the metadata that says so."""
 
-from __future__ import annotations
-
-import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._higher_order_ops.scan import scan
 from torch.nn import functional as F
 from torchvision.transforms import v2
 
@@ -16,44 +13,99 @@ from leyden import UserError
 from leyden.data.samples import to_float
 from leyden.tasks.supervised import Supervised
 
+Dims = list[Any]  # the size of each dimension, or a name where any size is taken
+KINDS = ("image", "sequence", "table")
+
+
+@dataclass
+class Metadata:
+    """What a graph takes and gives, in plain values: an exported file holds each field as JSON."""
+
+    kind: str  # one of KINDS; own: a task of the user's
+    inputs: dict[str, Dims]  # in the order of the arguments
+    outputs: dict[str, Dims]
+    dtype: str = "float32"  # of the first input
+    classes: list[str] | None = None
+
+    # the run's data; the graph resizes, encodes and normalises by itself
+    size: list[int] | None = None  # height and width that pictures are resized to
+    background: str = "white"  # behind transparent pixels
+    columns: list[dict[str, Any]] | None = None  # of a table: categories, or fill and the offset to subtract first
+    missing: list[str] = field(default_factory=lambda: [""])  # cells of a table without a value
+    separator: str | None = None
+    target: str | None = None  # the column that is predicted
+    target_std: list[float] | None = None
+
+    # where the file comes from
+    task: str | None = None  # the class of a user's own task
+    run: str | None = None
+    checkpoint: str | None = None
+    commit: str | None = None  # that trained the run
+    versions: dict[str, str] = field(default_factory=dict)  # that wrote the file
+
+
+def metadata_of(facts: Mapping[str, Any], data: Mapping[str, Any], meaning: str) -> Metadata:
+    """The metadata of a task that learns y from x; `data` is the config of its data.
+
+    Raises:
+        UserError: the facts do not say what a sample is.
+    """
+    kind, shape = facts.get("kind"), facts.get("shape")
+    if kind not in KINDS or not shape or "outputs" not in facts:
+        raise UserError(
+            f"`facts` of the run's data must have shape, outputs and a kind, one of {', '.join(KINDS)}; got "
+            f"`kind: {kind}`; set them in the datamodule, or give the task a predict_step."
+        )
+    size, columns = picture_size(data), facts.get("columns")
+    sides = ["height", "width"] if size or data.get("eval_transforms") else shape[1:]
+    inputs: dict[str, dict[str, Dims]] = {
+        "image": {"image": ["batch", shape[0], *sides]},
+        "sequence": {"values": ["batch", "time", shape[-1]], "lengths": ["batch"]},
+        "table": {"row": ["batch", len(columns) if columns else shape[0]]},
+    }
+    return Metadata(
+        kind,
+        inputs[kind],
+        outputs={meaning: ["batch", facts["outputs"]]},
+        dtype="uint8" if kind == "image" else "float32",
+        classes=facts.get("classes") if meaning == "probs" else None,
+        size=size,
+        background=data.get("background") or "white",
+        columns=columns,
+        missing=data.get("missing") or [""],
+        separator=data.get("separator"),
+        target=data.get("target"),
+        target_std=facts.get("target_std") if meaning == "values" else None,
+    )
+
+
+def picture_size(data: Mapping[str, Any]) -> list[int] | None:
+    """Height and width that a run resizes its pictures to: by `data.size`, or by a first Resize of its transforms."""
+    size, transforms = data.get("size"), data.get("eval_transforms") or [{}]
+    if isinstance(size, int):
+        return [size, size]
+    if size is None and str(transforms[0].get("_target_")).endswith(".Resize"):
+        size = transforms[0].get("size")
+    return list(size) if isinstance(size, list) and len(size) == 2 else None  # one number: the shorter side
+
 
 class Graph(nn.Module):
-    """A task without training. `prepare`: raw batch -> what the loader gives; children name the inputs.
+    """A task that learns y from x, without training: raw input -> B x outputs, probabilities or values.
 
-    What comes out is float32 whatever the model computes in: B x outputs, probabilities or values in the target's unit.
+    Raw input: pictures (B x C x H x W; uint8, or float as the data has it), rows (B x columns, NaN where a value is
+    missing), or sequences (B x T x F, padded) and their lengths (B). `prepare` does to it what the run's loader does.
     """
 
-    def __init__(self, task: Supervised, prepare: nn.Module | None = None):
+    def __init__(self, task: Supervised, prepare: Callable[[Tensor], Tensor] = to_float):
         super().__init__()
-        self.prepare = prepare or nn.Identity()
+        self.prepare = prepare
         self.preprocess, self.model, self.readout = task.preprocess, task.model, task.readout()
 
-    def read(self, x: Any) -> Tensor:
-        x = self.preprocess(x)
+    def forward(self, *inputs: Tensor) -> Tensor:
+        x: Any = self.preprocess(inputs if len(inputs) > 1 else to_float(self.prepare(inputs[0])))
         dtype = next((p.dtype for p in self.model.parameters() if p.is_floating_point()), torch.float32)
         x = x.to(dtype) if isinstance(x, Tensor) else (x[0].to(dtype), *x[1:])
         return self.readout(self.model(x).float())
-
-
-class Images(Graph):
-    def forward(self, image: Tensor) -> Tensor:
-        """image: B x C x H x W, uint8, or float as the data has it."""
-        return self.read(to_float(self.prepare(image)))
-
-
-class Sequences(Graph):
-    def forward(self, values: Tensor, lengths: Tensor) -> Tensor:
-        """values: B x T x F, padded; lengths: B of int64."""
-        return self.read((values, lengths))
-
-
-class Tables(Graph):
-    def forward(self, row: Tensor) -> Tensor:
-        """row: B x columns; NaN where a value is missing."""
-        return self.read(self.prepare(row))
-
-
-GRAPHS = {"image": Images, "sequence": Sequences, "table": Tables}
 
 
 class Call(nn.Module):
@@ -61,16 +113,16 @@ class Call(nn.Module):
 
     def __init__(self, task: nn.Module, keys: list[str] | None = None):
         super().__init__()
-        self.task, self.keys = task, keys
+        self.model, self.keys = task, keys
 
     def named(self, *inputs: Tensor) -> dict[str, Tensor]:
         """The outputs by their names. Raises UserError where they are no tensors."""
-        outputs = self.task(dict(zip(self.keys, inputs, strict=True))) if self.keys else self.task(*inputs)
+        outputs = self.model(dict(zip(self.keys, inputs, strict=True))) if self.keys else self.model(*inputs)
         if not isinstance(outputs, dict):
             several = outputs if isinstance(outputs, list | tuple) else [outputs]
             outputs = {f"output{number or ''}": part for number, part in enumerate(several)}
         if not outputs or not all(isinstance(part, Tensor) for part in outputs.values()):
-            raise UserError(f"forward of {type(self.task).__name__} must give a tensor, several, or a dict of them.")
+            raise UserError(f"forward of {type(self.model).__name__} must give a tensor, several, or a dict of them.")
         return outputs
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
@@ -84,16 +136,10 @@ def resized(image: Tensor, size: Sequence[int] | None) -> Tensor:
     return F.interpolate(image, tuple(size), mode="bilinear", antialias=True)
 
 
-class Resize(nn.Module):
-    """`resized` for exporters, which know no uint8 there: in float, rounded to whole levels."""
-
-    def __init__(self, size: Sequence[int]):
-        super().__init__()
-        self.size = tuple(size)
-
-    def forward(self, image: Tensor) -> Tensor:
-        resized = F.interpolate(image.float(), self.size, mode="bilinear", antialias=True)
-        return resized.round().clamp(0, 255).to(torch.uint8)
+def resize_in_float(image: Tensor, size: Sequence[int]) -> Tensor:
+    """`resized` for exporters, which know no uint8 there: rounded to whole levels."""
+    image = F.interpolate(image.float(), tuple(size), mode="bilinear", antialias=True)
+    return image.round().clamp(0, 255).to(torch.uint8)
 
 
 class Apply(nn.Module):
@@ -107,55 +153,3 @@ class Apply(nn.Module):
         for transform in self.transforms:
             image = transform(to_float(image) if isinstance(transform, v2.Normalize) else image)
         return image
-
-
-class Scanned(nn.Module):
-    """A GRU or LSTM with the same weights as a scan over time: exporters freeze the time axis of torch's own."""
-
-    def __init__(self, rnn: nn.RNNBase):
-        super().__init__()
-        self.rnn = rnn
-
-    def forward(self, values: Tensor, state: Any = None) -> tuple[Tensor, Any]:
-        """B x T x F -> B x T x directions * hidden, and the last state as torch gives it."""
-        rnn, ends = self.rnn, []
-        x = values if rnn.batch_first else values.transpose(0, 1)
-        directions = 1 + rnn.bidirectional
-        if state is None:
-            zeros = x.new_zeros(rnn.num_layers * directions, x.shape[0], rnn.hidden_size)
-            state = (zeros, zeros) if rnn.mode == "LSTM" else zeros
-        start = state if isinstance(state, tuple) else (state,)
-        for layer in range(rnn.num_layers):
-            outputs = []
-            for reverse in range(directions):
-                begin = tuple(part[layer * directions + reverse].clone() for part in start)
-                name = f"l{layer}{'_reverse' * reverse}"
-                end, out = self.layer(x.flip(1) if reverse else x, begin, name)
-                outputs.append(out.flip(1) if reverse else out)
-                ends.append(end)
-            x = torch.cat(outputs, -1)
-        last = tuple(torch.stack(parts) for parts in zip(*ends, strict=True))
-        return x if rnn.batch_first else x.transpose(0, 1), last if rnn.mode == "LSTM" else last[0]
-
-    def layer(self, x: Tensor, begin: tuple[Tensor, ...], name: str) -> tuple[tuple[Tensor, ...], Tensor]:
-        """One layer in one direction: its last state, and B x T x hidden."""
-        parts = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")[: 4 if self.rnn.bias else 2]
-        weights, lstm = [getattr(self.rnn, f"{part}_{name}") for part in parts], self.rnn.mode == "LSTM"
-
-        def step(state: tuple[Tensor, ...], x: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
-            state = torch.lstm_cell(x, state, *weights) if lstm else (torch.gru_cell(x, *state, *weights),)
-            return state, state[0].clone()
-
-        last, out = scan(step, begin, x.transpose(0, 1))
-        return last, out.transpose(0, 1)
-
-
-def with_scans(module: nn.Module) -> nn.Module:
-    """A copy with `Scanned` in place of each GRU and LSTM; the module itself where it has none."""
-    if not any(isinstance(part, nn.GRU | nn.LSTM) for part in module.modules()):
-        return module
-    module = copy.deepcopy(module)
-    for name, part in list(module.named_modules()):
-        if isinstance(part, nn.GRU | nn.LSTM) and not part.proj_size:
-            module.set_submodule(name, Scanned(part))
-    return module

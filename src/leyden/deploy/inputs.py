@@ -1,11 +1,7 @@
 """What a user's path holds, one sample after the other: pictures, sequences, rows of tables, batches of them."""
 
-from __future__ import annotations
-
-import csv
 import glob
-import itertools
-import os
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -16,11 +12,9 @@ import torch
 from torch import Tensor
 
 from leyden import UserError
-from leyden.data import decode, sequence_folder
+from leyden.data import decode, sequence_folder, table
 from leyden.data.image_folder import ImageFolder
-from leyden.data.table import codes, is_number, lines
-from leyden.deploy.graph import resized
-from leyden.deploy.metadata import Metadata
+from leyden.deploy.graph import Metadata, resized
 
 BATCHES = (".npy", ".npz")
 ENDINGS = {"image": (*decode.ENDINGS, *BATCHES), "sequence": (".csv", *BATCHES), "table": (".csv", ".tsv", *BATCHES)}
@@ -32,191 +26,131 @@ class Sample(NamedTuple):
 
     name: str
     read: Callable[[], Tensor]
-    target: Any = None  # where it is known
+    target: Tensor | None = None  # where it is known
 
 
 def of_split(split: str, data: Any) -> Iterator[Sample]:
     """The samples of a split of a run's own datamodule, with their targets."""
     samples = data.splits[split]
-
-    def read(index: int) -> Tensor:
-        x, _, _ = samples.__getitems__([index])
-        return x[0][0] if isinstance(x, tuple) else x[0]
-
     for index in range(len(samples)):
         name = data.name(split, index) if isinstance(data, ImageFolder) else f"{split}[{index}]"
-        yield Sample(name, partial(read, index), samples.y[index].tolist())
+        yield Sample(name, partial(of_data, samples, index), samples.y[index])
+
+
+def of_data(samples: Any, index: int) -> Tensor:
+    x, _, _ = samples.__getitems__([index])
+    return x[0][0] if isinstance(x, tuple) else x[0]
 
 
 def of_path(path: str, metadata: Metadata) -> Iterator[Sample]:
-    """All samples of a path, in the order of their names; a file that cannot be opened is a sample that cannot be read.
+    """All samples of a file, a folder or a pattern; of several files one that cannot be opened is a sample, too.
 
     Raises:
-        UserError: as `files` does, or where the one file that was typed does not fit the model, before any sample.
+        UserError: there is none that the model takes, or the only file cannot be opened or does not fit the model.
     """
-    reads = {"image": picture, "sequence": sequence}
-    begun = False
-    for name, file in files(path, metadata.kind):
+    files = found(path, metadata.kind)
+    for name, file in files:
         try:
-            if file.lower().endswith(BATCHES):
-                samples = arrays(name, Path(file), metadata)
+            if file.suffix.lower() in BATCHES or metadata.kind == "sequence":
+                yield from arrays(name, file, metadata)
             elif metadata.kind == "table":
-                samples = rows(name, Path(file), metadata)
+                yield from rows(name, file, metadata)
             else:
-                samples = iter([Sample(name, partial(reads[metadata.kind], Path(file), metadata))])
-            for sample in samples:
-                yield sample
-                begun = True
+                yield Sample(name, partial(picture, file, metadata))
         except UserError as error:
-            if not begun and name == path:
+            if len(files) == 1:
                 raise
-            yield Sample(name, partial(fail, str(error)))
-            begun = True
+            yield Sample(name, partial(unreadable, str(error)))
 
 
-def fail(sentence: str) -> Tensor:
+def unreadable(sentence: str) -> Tensor:
     raise UserError(sentence)
 
 
-def files(path: str, kind: str) -> list[tuple[str, str]]:
-    """Name and path of each file: itself, those below a folder that fit, or what a glob matches.
-
-    Raises:
-        UserError: there is none, or a single one is of another kind.
-    """
-    place, takes = os.path.expanduser(path), f"{WORDS[kind]} ({', '.join(ENDINGS[kind])})"
-    if os.path.isfile(place):
-        if not place.lower().endswith(ENDINGS[kind]):
-            raise UserError(f"`input` must hold what the model takes, {takes}; got `{path}`.")
-        return [(path, place)]
-    if os.path.isdir(place):
-        if not (found := below(place, ENDINGS[kind])):
-            raise UserError(f"`input` must hold what the model takes, {takes}; got the folder `{path}` without any.")
-        return found
-    names = [name for name in sorted(glob.glob(place, recursive=True)) if os.path.isfile(name)]
-    if not names:
-        raise UserError(f"`input` must be a file, a folder or a pattern that files match; `{path}` is not there.")
-    return [(name, name) for name in names]
-
-
-def below(root: str, endings: tuple[str, ...]) -> list[tuple[str, str]]:
-    """The files of these endings below a folder, by their path in it; hidden files and folders are left out."""
-    found = []
-    for folder, folders, names in os.walk(root, followlinks=True):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(names):
-            if name.lower().endswith(endings) and not name.startswith("."):
-                path = os.path.join(folder, name)
-                found.append((Path(os.path.relpath(path, root)).as_posix(), path))
-    return found
+def found(path: str, kind: str) -> list[tuple[str, Path]]:
+    """Name and path of each file, sorted; hidden ones in a folder are left out. Raises UserError if there is none."""
+    root = Path(path).expanduser()
+    pattern = glob.escape(str(root)) + "/**" * root.is_dir() if root.exists() else str(root)
+    files = [Path(name) for name in sorted(glob.glob(pattern, recursive=True)) if name.lower().endswith(ENDINGS[kind])]
+    if not (files := [file for file in files if file.is_file()]):
+        takes = f"{WORDS[kind]} ({', '.join(ENDINGS[kind])})"
+        raise UserError(f"`input` must be {takes}: a file, a folder or a pattern of them; got `{path}`.")
+    return [(file.relative_to(root).as_posix() if root.is_dir() else str(file), file) for file in files]
 
 
 def picture(file: Path, metadata: Metadata) -> Tensor:
     """uint8 of C x H x W: resized as the run does or to the one size that it knows; as it is for own transforms."""
-    channels, *size = metadata.inputs["image"][1:]
-    size = metadata.size or [side for side in size if isinstance(side, int)]
-    return decode.decode(file, tuple(size) if size else None, channels, metadata.background)
-
-
-def sequence(file: Path, metadata: Metadata) -> Tensor:
-    return checked_sequence(sequence_folder.load(file), str(file), metadata)
-
-
-def checked_sequence(values: Tensor, name: str, metadata: Metadata) -> Tensor:
-    features = metadata.inputs["values"][2]
-    if values.shape[1] != features or not len(values):
-        raise UserError(f"{name} must be a sequence of T x {features}; got {shape_text(values.shape)}.")
-    if not values.isfinite().all():
-        raise UserError(f"{name} holds NaN or infinity.")
-    return values
-
-
-def shape_text(dims: Any) -> str:
-    return " x ".join(map(str, dims))
+    channels, *sides = metadata.inputs["image"][1:]
+    size: Any = metadata.size or (None if "height" in sides else sides)
+    return decode.decode(file, size, channels, metadata.background)
 
 
 def arrays(name: str, file: Path, metadata: Metadata) -> Iterator[Sample]:
-    """The samples of a batch in a .npy file, or in `x` of a .npz file, where sequences may have `lengths`.
+    """The samples of a batch; for sequences T x F, in a .csv file too, is one of them.
 
     Raises:
         UserError: it cannot be read, or is not of the shape and type that the model takes.
     """
+    x, lengths = (sequence_folder.load(file).numpy(), None) if file.suffix.lower() == ".csv" else opened(file)
+    single = metadata.kind == "sequence" and x.ndim == 2
+    x, dims = x[None] if single else x, next(iter(metadata.inputs.values()))
+    fits = x.ndim == len(dims) and all(isinstance(d, str) or d == size for d, size in zip(dims, x.shape, strict=True))
+    if not fits or not (x.dtype == metadata.dtype if metadata.kind == "image" else x.dtype.kind in "buif"):
+        takes, got = (" x ".join(map(str, sizes)) for sizes in (dims, x.shape))
+        raise UserError(f"{file} must hold {metadata.dtype} of {takes}, as the model takes it; got {x.dtype} of {got}.")
+    if lengths is not None and not (lengths.shape == x.shape[:1] and all(0 < n <= x.shape[1] for n in lengths)):
+        raise UserError(f"`lengths` of {file} must be {len(x)} numbers from 1 to {x.shape[1]}.")
+    for index, values in enumerate(x):
+        where = name if single else f"{name}[{index}]"
+        values = values if lengths is None else values[: int(lengths[index])]
+        yield Sample(where, partial(entry, where, values, metadata))
+
+
+def opened(file: Path) -> tuple[Any, Any]:
+    """The array of a .npy file, or `x` of a .npz file with `lengths`, if there are any."""
     try:
         loaded = np.load(file, mmap_mode="r", allow_pickle=False)
-        one = isinstance(loaded, np.ndarray)
-        parts = {"x": loaded} if one else {key: loaded[key] for key in ("x", "lengths") if key in loaded}
+        return (loaded, None) if isinstance(loaded, np.ndarray) else (loaded["x"], loaded.get("lengths"))
     except Exception as error:  # damaged heads and archives have errors of many kinds
         raise UserError(f"{file} cannot be read as a batch ({' '.join(str(error).split())}).") from error
-    if one and metadata.kind == "sequence" and loaded.ndim == 2:
-        yield Sample(name, partial(sequence, file, metadata))
-        return
-    if "x" not in parts:
-        raise UserError(f"{file} must hold an array `x`; got {', '.join(loaded.files) or 'nothing'}.")
-    x, lengths = parts["x"], parts.get("lengths")
-    dims = next(iter(metadata.inputs.values()))
-    shape_fits = x.ndim == len(dims) and all(
-        isinstance(dim, str) or dim == size for dim, size in zip(dims, x.shape, strict=True)
-    )
-    type_fits = x.dtype == np.uint8 if metadata.dtype == "uint8" else x.dtype.kind in "buif"
-    if not (shape_fits and type_fits):
-        got = f"{x.dtype} of {shape_text(x.shape)}"
-        raise UserError(f"{file} must hold {metadata.dtype} of {shape_text(dims)}, as the model takes it; got {got}.")
-    if lengths is not None and lengths.shape != x.shape[:1]:
-        raise UserError(f"`lengths` of {file} must have {len(x)} entries; got {shape_text(lengths.shape)}.")
-    for index in range(len(x)):
-        length = None if lengths is None else int(lengths[index])
-        yield Sample(f"{name}[{index}]", partial(entry, x, index, length, f"{name}[{index}]", metadata))
 
 
-def entry(batch: np.ndarray, index: int, length: int | None, name: str, metadata: Metadata) -> Tensor:
-    x = torch.from_numpy(np.array(batch[index]))
-    if metadata.kind == "sequence":
-        return checked_sequence(x[:length].float(), name, metadata)
+def entry(where: str, values: np.ndarray, metadata: Metadata) -> Tensor:
+    """A sample of a batch as the model takes it."""
+    x = torch.from_numpy(np.array(values))
     if metadata.kind == "image":
         return resized(x[None], metadata.size)[0]
-    offsets = [column.get("offset", 0.0) for column in metadata.columns or []]
-    return (x.double() - torch.tensor(offsets, dtype=torch.float64)).float() if any(offsets) else x.float()
+    if metadata.kind == "table":
+        offsets = [column.get("offset", 0.0) for column in metadata.columns or [{}]]
+        return (x.double() - torch.tensor(offsets, dtype=torch.float64)).float()
+    if not len(x) or not x.isfinite().all():
+        raise UserError(f"{where} is empty, or holds NaN or infinity.")
+    return x.float()
 
 
 def rows(name: str, file: Path, metadata: Metadata) -> Iterator[Sample]:
     """The rows of a CSV file; columns are found by their names where the run knows them, else by their places.
 
     Raises:
-        UserError: the file cannot be read, or lacks a column that the run was trained on.
+        UserError: the file cannot be read, or does not have the columns that the run was trained on.
     """
-    known, width = metadata.columns, int(metadata.inputs["row"][1])
-    columns, places = known or [{"name": str(place)} for place in range(width)], list(range(width))
-    try:
-        with lines(file, metadata.separator) as reader:
-            header: list[str] = [cell.strip() for cell in next(reader, [])]
-            if known:
-                names, width = [column["name"] for column in known], len(header)
-                if missing := [name for name in names if name not in header]:
-                    has = f"{', '.join(missing)} is missing, it has {', '.join(header)}"
-                    raise UserError(f"{file} must have the columns that the run was trained on; {has}.")
-                places = [header.index(name) for name in names]
-            first = [header] if not known and all(map(is_number, header)) else []  # no header
-            for cells in itertools.chain(first, reader):
-                if any(map(str.strip, cells)):
-                    where = f"Line {reader.line_num} of {file}"
-                    read = partial(row, where, cells, width, places, columns, metadata.missing)
-                    yield Sample(f"{name}:{reader.line_num}", read)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"{file} cannot be read as a table ({error}).") from error
+    cells, places, _ = table.load(file, metadata.separator, metadata.missing)
+    columns = metadata.columns or [{"name": column} for column in cells]
+    if missing := [column["name"] for column in columns if column["name"] not in cells]:
+        has = f"{', '.join(missing)} is missing, it has {', '.join(cells)}"
+        raise UserError(f"{file} must have the columns that the run was trained on; {has}.")
+    if len(columns) != metadata.inputs["row"][1] or (not metadata.columns and all(map(table.is_number, cells))):
+        raise UserError(f"{file} must have a header and {metadata.inputs['row'][1]} columns; got {', '.join(cells)}.")
+    texts = zip(*(cells[column["name"]] for column in columns), strict=True)
+    for place, of_row in zip(places, texts, strict=True):
+        yield Sample(f"{name}:{place}", partial(row, f"Line {place} of {file}", of_row, columns))
 
 
-def row(
-    where: str, cells: list[str], width: int, places: list[int], columns: list[dict[str, Any]], missing: list[str]
-) -> Tensor:
-    """The cells of a line as the model takes them: those at `places`, for `columns`."""
-    if len(cells) != width:
-        raise UserError(f"{where} must have {width} cells; got {len(cells)}.")
-    x = []
-    for place, column in zip(places, columns, strict=True):
-        text = cells[place].strip()
-        text = "" if text in missing else text
-        if "categories" not in column and text and not is_number(text, column.get("decimal", ".")):
+def row(where: str, texts: tuple[str, ...], columns: list[dict[str, Any]]) -> Tensor:
+    """The cells of a line as the model takes them."""
+    x = [table.codes(column, [text])[0] for column, text in zip(columns, texts, strict=True)]
+    for column, text, value in zip(columns, texts, x, strict=True):
+        if math.isnan(value) and text and "categories" not in column:
             form = " with a decimal comma" if "decimal" in column else ""
             raise UserError(f"{where}: column {column['name']} must be a number{form}; got '{text}'.")
-        x += codes(column, [text])
     return torch.tensor(x)

@@ -1,13 +1,10 @@
 """The one file that a command writes: whole, or not at all."""
 
-from __future__ import annotations
-
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from leyden import UserError
+from leyden import UserError, files
 
 
 @contextmanager
@@ -17,29 +14,20 @@ def writing(path: Path, overwrite: bool = False) -> Iterator[Path]:
     Raises:
         UserError: the file is there and may not be replaced, or it cannot be written.
     """
-    if path.is_dir():
-        raise UserError(f"`output` must be a file; got the folder `{path}`; type output={path}/<file>.")
-    if path.exists() and not overwrite:
-        raise UserError(f"{path} is there already; type overwrite=true or another output=<file>.")
-    beside, made = path.with_name(f".part.{path.name}"), not path.parent.exists()
+    if path.is_dir() or (path.exists() and not overwrite):
+        raise UserError(f"{path} is there already; type another output=<file>, or overwrite=true to replace a file.")
+    places, made = {None, *map(str, path.parents)}, not path.parent.exists()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside.touch()
+        with files.replacing(path) as beside:
+            places.add(str(beside))
+            beside.touch()  # a mistake is told before any work
+            yield beside
     except OSError as error:
-        raise unwritable(path, error) from error
-    try:
-        yield beside
-        os.replace(beside, path)
-    except OSError as error:
-        if error.filename not in (None, str(beside)):  # of something that was read meanwhile
+        if error.filename not in places:  # something else, which was read meanwhile
             raise
-        raise unwritable(path, error) from error
+        raise UserError(f"{path} cannot be written ({error.strerror or error}); set output=<file>.") from error
     finally:
-        with suppress(OSError):
-            beside.unlink(missing_ok=True)
-            if made:
-                path.parent.rmdir()  # which a folder with files in it refuses
-
-
-def unwritable(path: Path, error: OSError) -> UserError:
-    return UserError(f"{path} cannot be written ({error.strerror or error}); set output=<file>.")
+        if made:
+            with suppress(OSError):  # a folder with files in it stays
+                path.parent.rmdir()

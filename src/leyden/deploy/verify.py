@@ -1,98 +1,134 @@
 """Whether a file gives the checkpoint's numbers: it is loaded again, and run on real samples."""
 
-from __future__ import annotations
-
+import inspect
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from lightning import LightningDataModule, LightningModule
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor, nn
 
-from leyden import Failed
+from leyden import Failed, UserError
+from leyden.data.datamodule import DataModule
+from leyden.data.decode import decode
+from leyden.data.image_folder import ImageFolder
+from leyden.data.samples import Tensors
 from leyden.deploy import formats
-from leyden.deploy.metadata import Metadata, frozen
+from leyden.deploy.graph import Apply, Call, Graph, Metadata, resize_in_float, resized
+from leyden.tasks.supervised import Supervised
 
+BATCHES = (3, 1, 2, 7)  # samples of each batch: the first is what the exporter sees, the others are compared
 TOLERANCE, RESIZED = 1e-4, 0.01  # largest difference; the same where pictures are resized, in whole levels
 
 
-class Case(NamedTuple):
-    """A batch as the file takes it, and what the checkpoint makes of it."""
+class Subject(NamedTuple):
+    """What is exported, and what its file is checked on."""
 
-    inputs: tuple[Tensor, ...]
-    expected: tuple[Tensor, ...]
+    graph: nn.Module
+    metadata: Metadata
+    example: tuple[Tensor, ...]
+    cases: list[tuple[tuple[Tensor, ...], tuple[Tensor, ...]]]  # inputs, and what the checkpoint makes of them
 
 
-def check(form: str, path: Path, metadata: Metadata, cases: list[Case]) -> dict[str, Any]:
-    """The report: max_abs_diff (of values in the target's standard deviations), class_agreement, batches.
+def of_data(task: Supervised, datamodule: LightningDataModule, metadata: Metadata) -> Subject:
+    """With real samples of the validation data (or of test, or train, where there is none), for a task of leyden.
 
     Raises:
-        Failed: the file cannot be run, has frozen a dimension, or is further from the checkpoint than the limit.
+        UserError: a datamodule that does not show its samples one by one.
     """
-    limit = RESIZED if metadata.size else TOLERANCE
-    scale = torch.tensor(metadata.target_std or 1.0, dtype=torch.float64)
-    differences, agreements = [], []
-    for case, results in zip(cases, outputs_of(form, path, metadata, cases), strict=True):
-        for expected, result in zip(case.expected, results, strict=True):
-            if result.shape != expected.shape:
-                raise Failed(
-                    f"For inputs of {shapes(case)} the exported file gives {list(result.shape)}, the checkpoint "
-                    f"{list(expected.shape)}. Nothing was written."
-                )
-            differences.append(((result.double() - expected.double()) / scale).abs().max())
-        if "probs" in metadata.outputs:
-            agreements.append(results[0].argmax(1) == case.expected[0].argmax(1))
-    apart = float(torch.stack(differences).max())  # NaN if any is
-    same = float(torch.cat(agreements).double().mean()) if agreements else None
-    if not apart <= limit:
-        raise Failed(f"The exported file is {apart:.2g} away from the checkpoint, above {limit:g}; not written.")
-    if metadata.size and same is not None and same < 1:
-        raise Failed(f"The exported file has another class for {1 - same:.1%} of the samples; not written.")
-    batches = [shapes(case) for case in cases]
-    return {"max_abs_diff": apart, "tolerance": limit, "class_agreement": same, "batches": batches}
+    if not isinstance(datamodule, DataModule):
+        raise UserError("An export is checked on real samples, which only a datamodule of leyden shows one by one.")
+    samples: Any = next(datamodule.splits[split] for split in ("val", "test", "train") if len(datamodule.splits[split]))
+    if metadata.kind == "image" and not isinstance(datamodule, ImageFolder):
+        metadata.dtype = str(samples.x.dtype).removeprefix("torch.")
+        if not metadata.size:
+            metadata.inputs["image"][1:] = list(samples.x.shape[1:])  # before any transforms
+    steps: list[Any] = [partial(resize_in_float, size=metadata.size)] if metadata.size else []
+    graph = Graph(task, Apply(steps + list(datamodule.transforms["val"])))
+    example, *batches = (raw(datamodule, samples, metadata, count) for count in BATCHES)
+    cases = [(inputs, (evaluated(task, datamodule, metadata, inputs),)) for inputs in batches]
+    return Subject(graph.eval(), metadata, example, cases)
 
 
-def outputs_of(form: str, path: Path, metadata: Metadata, cases: list[Case]) -> list[list[Tensor]]:
-    """What the file gives for each case. Raises Failed if it has frozen a dimension, or does not run."""
+def raw(datamodule: Any, samples: Any, metadata: Metadata, count: int) -> tuple[Tensor, ...]:
+    """Samples before transforms; where any length or size is taken, one that depends on `count`."""
+    keys, more = [(count + place) % len(samples) for place in range(count)], count - 1
+    if metadata.kind == "sequence":
+        (values, lengths), _, _ = samples.__getitems__(keys)
+        steps = torch.arange(values.shape[1] + more).clamp(max=lengths[:, None] - 1)  # the last one is repeated
+        return values.gather(1, steps[:, :, None].expand(-1, -1, values.shape[2])), lengths + more
+    height, width = metadata.size or (224, 224)
+    any_size = more and "height" in next(iter(metadata.inputs.values()))
+    size = (height + 9 * more, width + 5 * more) if any_size else None  # one picture as it is
+    if not isinstance(datamodule, ImageFolder):
+        return (resized(samples.x.index_select(0, torch.tensor(keys)), size),)
+    files = [datamodule.scan.files.path(int(samples.x.rows[key])) for key in keys]
+    return (torch.stack([decode(file, size, datamodule.channels, datamodule.background) for file in files]),)
+
+
+def evaluated(task: Supervised, datamodule: DataModule, metadata: Metadata, inputs: tuple[Tensor, ...]) -> Tensor:
+    """What the task itself makes of a raw batch, on the way that an evaluation takes."""
+    x: Any = inputs
+    if metadata.kind != "sequence":
+        x = resized(inputs[0], metadata.size)
+        if transforms := datamodule.transforms["val"]:
+            x = torch.stack([Tensors(x, x, transforms).transform(part, 0) for part in x])
+        x, _ = datamodule.on_after_batch_transfer((x, None, torch.zeros(0)), 0)
+    with torch.no_grad():
+        return task.readout()(task(x).float())
+
+
+def of_example(task: LightningModule) -> Subject:
+    """With a user's own task and its `example_input`, a batch (a tensor, several, or a dict) for its `forward`.
+
+    Raises:
+        UserError: it has no forward or no example_input, or the input is none.
+    """
+    name, example = type(task).__name__, getattr(task, "example_input", None)
+    if not is_overridden("forward", task) or example is None:
+        raise UserError(f"{name} cannot be exported: it needs a forward(batch) and an example_input, a batch for it.")
+    keys = list(example) if isinstance(example, dict) else None
+    parts = list(example.values()) if keys else example if isinstance(example, tuple | list) else [example]
+    if not parts or not all(isinstance(part, Tensor) and part.dim() and len(part) for part in parts):
+        raise UserError(f"example_input of {name} must hold tensors whose first dimension is the batch.")
+    call = Call(task, keys).eval()
+    first, *batches = (tuple(part.detach().cpu()[torch.arange(n) % len(part)] for part in parts) for n in BATCHES)
+    with torch.no_grad():
+        cases = [(inputs, call(*inputs)) for inputs in batches]
+        named = call.named(*first)
+    names = keys or list(inspect.signature(task.forward).parameters)
+    dims = {key: ["batch", *part.shape[1:]] for key, part in zip(names, parts, strict=False)}
+    outputs = {key: ["batch", *part.shape[1:]] for key, part in named.items()}
+    metadata = Metadata("own", dims, outputs, str(parts[0].dtype).removeprefix("torch."), task=name)
+    return Subject(call, metadata, first, cases)
+
+
+def check(form: str, path: Path, subject: Subject) -> dict[str, Any]:
+    """The report: max_abs_diff (of values in the target's standard deviations), tolerance, batches.
+
+    Raises:
+        Failed: the file does not run at other sizes, or is further from the checkpoint than the tolerance.
+    """
+    metadata, batches, differences = subject.metadata, [], []
     try:
-        run, stated = formats.load(form, path)
-        if wrong := frozen(metadata.inputs, stated):
-            raise Failed(f"The exported file is not what was asked for: {'; '.join(wrong)}. Nothing was written.")
+        run = formats.load(form, path, subject.graph)
         with torch.no_grad():
-            results = [run(*case.inputs) for case in cases]
-    except Failed:
-        raise
+            results = [run(*inputs) for inputs, _ in subject.cases]
     except Exception as error:  # runtimes have errors of many kinds, and long ones
         reason = " ".join(str(error).split())[:300]
         raise Failed(f"The exported file does not run ({reason}). Nothing was written.") from error
-    listed = [result if isinstance(result, list | tuple) else [result] for result in results]
-    return [[torch.as_tensor(part) for part in parts] for parts in listed]
-
-
-def shapes(case: Case) -> list[list[int]]:
-    return [list(part.shape) for part in case.inputs]
-
-
-def same_weights(path: Path, graph: nn.Module) -> dict[str, Any]:
-    """The report of a file of weights: read back as data, they are the same bits. Raises Failed if not."""
-    stored, expected = torch.load(path, weights_only=True), formats.weights_of(graph)
-    if stored.keys() != expected.keys() or not all(torch.equal(stored[name], expected[name]) for name in expected):
-        raise Failed("The weights that were written are not those of the checkpoint. Nothing was written.")
-    return {"max_abs_diff": 0.0, "tolerance": 0.0, "class_agreement": None, "batches": []}
-
-
-def in_words(report: dict[str, Any], metadata: Metadata, source: str) -> str:
-    """What came of an export, in lines; `source` names the samples of its check."""
-    written = f"{report['format']}: {report['bytes'] / 1024:,.0f} KB in {report['seconds']:.1f} s"
-    if not report["batches"]:
-        return f"{written}\nread back: the same weights, bit by bit"
-    takes, gives = (
-        ", ".join(f"{name} {' x '.join(map(str, dims))}" for name, dims in part.items())
-        for part in (metadata.inputs, metadata.outputs)
-    )
-    sizes = ", ".join("x".join(map(str, batch[0])) for batch in report["batches"])
-    unit = " standard deviations of the target" if metadata.target_std else ""
-    same = "" if report["class_agreement"] is None else f", same class {report['class_agreement']:.1%}"
-    return (
-        f"{written}\n{takes} -> {gives}\nchecked on {source} ({sizes}): "
-        f"max abs difference {report['max_abs_diff']:.2g}{unit} (limit {report['tolerance']:g}){same}"
-    )
+    for (inputs, expected), outputs in zip(subject.cases, results, strict=True):
+        found = [torch.as_tensor(part) for part in (outputs if isinstance(outputs, list | tuple) else [outputs])]
+        sizes, got, want = ([list(part.shape) for part in parts] for parts in (inputs, found, expected))
+        if got != want:
+            raise Failed(f"For {sizes} the exported file gives {got}, the checkpoint {want}. Nothing was written.")
+        batches.append(sizes)
+        differences += [(one.double() - other.double()).abs() for one, other in zip(found, expected, strict=True)]
+    scale = torch.tensor(metadata.target_std or 1.0, dtype=torch.float64)
+    apart = float(torch.stack([(part / scale).max() for part in differences]).max())  # NaN if any is
+    limit = RESIZED if metadata.size else TOLERANCE
+    if not apart <= limit:
+        raise Failed(f"The exported file is {apart:.2g} away from the checkpoint, above {limit:g}; not written.")
+    return {"max_abs_diff": apart, "tolerance": limit, "batches": batches}

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from leyden import UserError
-from leyden.deploy.inputs import below, of_path
-from leyden.deploy.metadata import Metadata
+from leyden.deploy.graph import Metadata
+from leyden.deploy.inputs import found, of_path
 
 IMAGE = Metadata("image", {"image": ["batch", 1, 2, 3]}, {"probs": ["batch", 2]}, dtype="uint8")
 SEQUENCE = Metadata("sequence", {"values": ["batch", "time", 3], "lengths": ["batch"]}, {"probs": ["batch", 2]})
@@ -16,7 +16,7 @@ def test_a_folder_in_the_order_of_names(tmp_path):
     for name in ("b.png", "a.PNG", ".c.png", "d.txt", "x/z.png", "x/a.png", ".h/e.png"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    assert [name for name, _ in below(str(tmp_path), (".png",))] == ["a.PNG", "b.png", "x/a.png", "x/z.png"]
+    assert [name for name, _ in found(str(tmp_path), "image")] == ["a.PNG", "b.png", "x/a.png", "x/z.png"]
 
 
 @pytest.mark.parametrize(
@@ -25,9 +25,10 @@ def test_a_folder_in_the_order_of_names(tmp_path):
         (IMAGE, {"x": np.zeros((4, 1, 2, 3), np.uint8)}, None),
         (IMAGE, {"x": np.zeros((4, 2, 3), np.uint8)}, "uint8 of batch x 1 x 2 x 3, as .*; got uint8 of 4 x 2 x 3"),
         (IMAGE, {"x": np.zeros((4, 1, 2, 3))}, "must hold uint8 of .*; got float64"),
-        (IMAGE, {"a": np.zeros(3), "b": np.zeros(3)}, "must hold an array `x`; got a, b"),
+        (IMAGE, {"a": np.zeros(3), "b": np.zeros(3)}, "cannot be read as a batch .*x is not a file"),
         (SEQUENCE, {"x": np.ones((2, 5, 3)), "lengths": [4, 1]}, None),
-        (SEQUENCE, {"x": np.ones((2, 5, 3)), "lengths": [4]}, "`lengths` of .* must have 2 entries"),
+        (SEQUENCE, {"x": np.ones((2, 5, 3)), "lengths": [4]}, "`lengths` of .* must be 2 numbers from 1 to 5"),
+        (SEQUENCE, {"x": np.ones((2, 5, 3)), "lengths": [4, 6]}, "must be 2 numbers from 1 to 5"),
         (SEQUENCE, {"x": np.ones((2, 5, 4))}, "must hold float32 of batch x time x 3"),
         (TABLE, {"x": np.ones((2, 2), int)}, None),
         (TABLE, {"x": np.array([["a", "b"]])}, "got <U1 of 1 x 2"),
@@ -46,13 +47,20 @@ def test_batches(tmp_path, metadata, arrays, said):
     assert index == len(arrays["x"]) - 1
 
 
-def test_rows_by_place_with_and_without_a_header(tmp_path):
-    for header in ("", "a,b\n"):
-        (tmp_path / "t.csv").write_text(header + "1,2\n3,\n4\n")
-        one, two, bad = of_path(str(tmp_path / "t.csv"), TABLE)
-        assert one.read().tolist() == [1, 2] and two.read()[0] == 3 and two.read()[1].isnan()
-        with pytest.raises(UserError, match="must have 2 cells; got 1"):
-            bad.read()
+def test_rows_by_place(tmp_path):
+    (tmp_path / "t.csv").write_text("a,b\n1,2\n3,\n4,x\n")
+    one, two, bad = of_path(str(tmp_path / "t.csv"), TABLE)
+    assert one.read().tolist() == [1, 2] and two.read()[0] == 3 and two.read()[1].isnan()
+    with pytest.raises(UserError, match=r"Line 4 of .*: column b must be a number; got 'x'"):
+        bad.read()
+    for text, said in (
+        ("1,2\n3,4\n", "a header and 2 columns"),
+        ("a\n1\n", "2 columns; got a"),
+        ("a,b\n1\n", "1 cells"),
+    ):
+        (tmp_path / "t.csv").write_text(text)
+        with pytest.raises(UserError, match=said):
+            next(of_path(str(tmp_path / "t.csv"), TABLE))
 
 
 def test_a_damaged_file_among_others_is_a_sample_that_cannot_be_read(tmp_path):

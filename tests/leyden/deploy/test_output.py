@@ -24,7 +24,7 @@ def test_after_an_error_all_is_as_before(tmp_path):
 
 def test_what_is_refused(tmp_path):
     (tmp_path / "a.txt").write_text("old")
-    for path, said in (("a.txt", "overwrite=true"), ("", "must be a file; got the folder"), ("a.txt/b.txt", "cannot")):
+    for path, said in (("a.txt", "overwrite=true"), ("", "there already"), ("a.txt/b.txt", "cannot")):
         with pytest.raises(UserError, match=said), writing(tmp_path / path):
             pytest.fail("it was not refused")
     assert (tmp_path / "a.txt").read_text() == "old"

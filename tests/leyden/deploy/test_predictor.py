@@ -2,6 +2,7 @@
 
 import csv
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,18 +10,11 @@ import torch
 from torch.utils.data import DataLoader
 
 from leyden import UserError
-from leyden.data.samples import whole
 from leyden.deploy import predictor
-from leyden.deploy.graph import Apply
+from leyden.deploy.graph import Apply, Metadata
 from leyden.deploy.inputs import Sample
-from leyden.deploy.metadata import Metadata
 
 CLASSES = Metadata("table", {}, {"probs": ["batch", 3]}, classes=["cat", "dog, big", "2"])
-
-
-def source():
-    for number in range(23):
-        yield Sample(str(number), (lambda number=number: read(number)))
 
 
 def read(number):
@@ -31,7 +25,9 @@ def read(number):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_each_input_once_and_in_order(workers):
-    batches = list(DataLoader(predictor.Batches(source, 4, Apply()), None, num_workers=workers, collate_fn=whole))
+    samples = [Sample(str(number), partial(read, number)) for number in range(23)]
+    loader = DataLoader(samples, 4, num_workers=workers, collate_fn=partial(predictor.collate, Apply()))
+    batches = list(loader)
     assert [name for batch in batches for name in batch["names"]] == [str(number) for number in range(23)]
     for batch in batches:
         good = [name for name, error in zip(batch["names"], batch["errors"], strict=True) if error is None]
@@ -43,19 +39,20 @@ def test_each_input_once_and_in_order(workers):
 def test_sequences_are_padded():
     values, lengths = predictor.joined([torch.ones(3, 2), torch.ones(5, 2)])
     assert values.shape == (2, 5, 2) and lengths.tolist() == [3, 5] and values.sum() == 16
-    assert predictor.joined([]) is None
 
 
 def predicted(names, errors, outputs, metadata, top_k=1, all_probs=False, targets=None):
     """The rows of samples for which a model gives these outputs."""
-    batch = {"names": names, "errors": errors, "targets": targets or [None] * len(names)}
+    batch = {"names": names, "errors": errors, "targets": [None] * len(names) if targets is None else list(targets)}
     batch["x"] = None if outputs is None else (torch.tensor(outputs),)
-    return predictor.Predictor(lambda x: x, metadata, top_k, all_probs).predict_step(batch, 0)
+    outputs = predictor.Predictor(lambda x: x, metadata, top_k, all_probs).predict_step(batch, 0)
+    columns = predictor.RowWriter(None).columns(outputs)
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def test_classes_by_name_and_errors_in_place():
     probs, errors = [[0.2, 0.7, 0.1], [0.5, 0.1, 0.4]], [None, "bad", None]
-    one, bad, two = predicted(list("abc"), errors, probs, CLASSES, top_k=2, targets=[0, 1, 2])
+    one, bad, two = predicted(list("abc"), errors, probs, CLASSES, top_k=2, targets=torch.tensor([0, 1, 2]))
     assert one == {
         "name": "a", "prediction": "dog, big", "probability": 0.7, "prediction_2": "cat", "probability_2": 0.2,
         "target": "cat", "error": None,
@@ -69,28 +66,32 @@ def test_classes_by_name_and_errors_in_place():
 def test_values():
     metadata = Metadata("table", {}, {"values": ["batch", 1]})
     (row,) = predicted(["a"], [None], [[123.456789]], metadata)
-    assert row == {"name": "a", "prediction": 123.4568, "error": None}
+    assert row == {"name": "a", "prediction": 123.45679, "error": None}
     metadata.outputs = {"values": ["batch", 2]}
     (row,) = predicted(["a"], [None], [[1.0, float("nan")]], metadata)
     assert row["prediction_1"] == 1.0 and row["prediction_2"] is None
 
 
-@pytest.mark.parametrize("ending", predictor.ENDINGS)
+def write(writer, **outputs):
+    writer.on_predict_batch_end(None, None, outputs, None, 0)
+
+
+@pytest.mark.parametrize("ending", [".csv", ".jsonl"])
 def test_batches_go_to_one_file(tmp_path, ending):
     path = tmp_path / f"o{ending}"
     with predictor.writing(path, False) as writer:
         for part in range(3):
-            writer.write([{"name": f"ü\n{part}", "error": None}, {"name": "b", "error": "bad"}])
+            write(writer, name=[f"ü\n{part}", "b"], error=[None, "bad"])
     assert (writer.total, writer.unreadable) == (6, 3) and list(tmp_path.iterdir()) == [path]
     with open(path, newline="", encoding="utf-8") as file:
-        found = list(csv.DictReader(file)) if ending == ".csv" else [json.loads(line) for line in file]
-    assert [row["name"] for row in found] == ["ü\n0", "b", "ü\n1", "b", "ü\n2", "b"] and found[1]["error"] == "bad"
+        rows = list(csv.DictReader(file)) if ending == ".csv" else [json.loads(line) for line in file]
+    assert [row["name"] for row in rows] == ["ü\n0", "b", "ü\n1", "b", "ü\n2", "b"] and rows[1]["error"] == "bad"
 
 
 def test_the_screen(capsys):
     with predictor.writing(None, False) as writer:
-        writer.write([{"name": "a", "prediction": "cat", "error": None}])
-        writer.write([{"name": "long", "prediction": None, "error": "bad"}])
+        write(writer, name=["a"], prediction=["cat"])
+        write(writer, name=["long"], prediction=[None], error=["bad"])
     assert capsys.readouterr().out.splitlines() == ["name,prediction,error", "a,cat,", "long,,bad"]
 
 
@@ -98,16 +99,14 @@ def test_a_task_of_ones_own(tmp_path):
     with predictor.writing(tmp_path / "o.csv", False) as writer:
         for size in (3, 2):
             outputs = {"label": torch.arange(size), "mask": torch.ones(size, 4, 4).bfloat16(), "word": ["x"] * size}
-            writer.on_predict_batch_end(None, None, outputs | {"prob": torch.ones(size, 1) / 3}, None, 0)
+            write(writer, **outputs, prob=torch.ones(size, 1) / 3)
         for wrong in (torch.zeros(3), {}, {"a": torch.zeros(3), "b": torch.zeros(2)}, {"a": torch.tensor(1.0)}):
             with pytest.raises(UserError, match="`predict_step` must return"):
-                writer.own_rows(wrong)
-        with pytest.raises(UserError, match=r"mask of `predict_step` must have one shape .* \[4, 4\] and \[5, 4\]"):
-            writer.own_rows({"mask": torch.ones(2, 5, 4)})
+                writer.columns(wrong)
     with open(tmp_path / "o.csv", newline="") as file:
-        found = list(csv.DictReader(file))
-    assert [row["name"] for row in found] == list("01234")
-    assert found[4] == {"name": "4", "label": "1", "word": "x", "prob": "0.3333333", "error": ""}
+        rows = list(csv.DictReader(file))
+    assert [row["name"] for row in rows] == list("01234")
+    assert rows[4] == {"name": "4", "label": "1", "word": "x", "prob": "0.33333334", "error": ""}
     assert np.load(tmp_path / "o.npz")["mask"].shape == (5, 4, 4)
     with predictor.writing(None, False) as writer, pytest.raises(UserError, match="type output="):
-        writer.own_rows({"mask": torch.ones(2, 5, 4)})
+        write(writer, mask=torch.ones(2, 5, 4))

@@ -6,8 +6,7 @@ from torch import nn
 
 from leyden import Failed
 from leyden.deploy import formats, verify
-from leyden.deploy.graph import Call
-from leyden.deploy.metadata import Metadata
+from leyden.deploy.graph import Call, Metadata
 
 
 class Task(nn.Module):
@@ -19,22 +18,26 @@ class Task(nn.Module):
         return self.layer(x).softmax(1)
 
 
-@pytest.fixture
-def written(tmp_path):
-    """A TorchScript file, its metadata and batches with what it should give."""
-    graph, path = Call(Task()).eval(), tmp_path / "a.pt"
+@pytest.fixture(params=["torchscript", "state_dict"])
+def written(request, tmp_path):
+    """A file, and a function that checks it against expected outputs that are changed so."""
+    graph, path = Call(Task()).eval(), tmp_path / "a"
     metadata = Metadata("own", {"x": ["batch", 3]}, {"probs": ["batch", 2]})
-    formats.write("torchscript", graph, (torch.ones(3, 3),), metadata, path)
-    with torch.no_grad():
-        cases = [verify.Case((torch.randn(n, 3),), ()) for n in (1, 7)]
-        return path, metadata, [case._replace(expected=graph(*case.inputs)) for case in cases]
+    formats.write(request.param, graph, (torch.ones(3, 3),), metadata, path)
+
+    def check(change=lambda expected: expected, **fields):
+        vars(metadata).update(fields)
+        inputs = [(torch.randn(n, 3),) for n in (1, 7)]
+        with torch.no_grad():
+            cases = [(x, tuple(map(change, graph(*x)))) for x in inputs]
+        return verify.check(request.param, path, verify.Subject(graph, metadata, (), cases))
+
+    return path, check
 
 
 def test_equal_numbers_are_reported(written):
-    path, metadata, cases = written
-    report = verify.check("torchscript", path, metadata, cases)
-    assert report["max_abs_diff"] < 1e-6 and report["class_agreement"] == 1
-    assert report["batches"] == [[[1, 3]], [[7, 3]]]
+    report = written[1]()
+    assert report["max_abs_diff"] < 1e-6 and report["batches"] == [[[1, 3]], [[7, 3]]]
 
 
 @pytest.mark.parametrize(
@@ -46,21 +49,17 @@ def test_equal_numbers_are_reported(written):
     ],
 )
 def test_others_fail(written, change, said):
-    path, metadata, cases = written
-    cases[1] = cases[1]._replace(expected=tuple(map(change, cases[1].expected)))
     with pytest.raises(Failed, match=said):
-        verify.check("torchscript", path, metadata, cases)
+        written[1](change)
 
 
 def test_differences_are_in_standard_deviations_of_the_target(written):
-    path, metadata, cases = written
-    metadata.target_std = [100.0, 100.0]
-    cases[1] = cases[1]._replace(expected=tuple(part + 1e-3 for part in cases[1].expected))
-    assert verify.check("torchscript", path, metadata, cases)["max_abs_diff"] == pytest.approx(1e-5, rel=0.01)
+    report = written[1](lambda expected: expected + 1e-3, target_std=[100.0, 100.0])
+    assert report["max_abs_diff"] == pytest.approx(1e-5, rel=0.01)
 
 
 def test_a_damaged_file_does_not_run(written):
-    path, metadata, cases = written
+    path, check = written
     path.write_bytes(path.read_bytes()[:500])
     with pytest.raises(Failed, match="does not run"):
-        verify.check("torchscript", path, metadata, cases)
+        check()

@@ -28,29 +28,25 @@ def export(cfg: DictConfig) -> str:
             process.switches(cfg)
             task = build.task(cfg)
             checkpoints.load(task, Path(cfg.run))
-            subject = subject_of(task.float().eval(), cfg)
-            metadata = subject.metadata
+            graph, metadata, cases = subject(task.float().eval(), cfg)
             metadata.run, metadata.checkpoint = run.directory.name, Path(cfg.run).name
             metadata.commit, metadata.versions = run.record.get("commit"), record.origin(cfg)["versions"]
 
             # the file beside its place, which it takes only if it gives the same
-            formats.write(cfg.format, subject.graph, subject.example, metadata, beside)
+            formats.write(cfg.format, graph, cases[0][0], metadata, beside)
             report = {"file": str(target), "format": cfg.format, "bytes": beside.stat().st_size}
-            report |= verify.check(cfg.format, beside, subject)
+            report |= verify.check(cfg.format, beside, graph, metadata, cases)
         this.update(export=report)
 
-        takes, gives = (
-            ", ".join(f"{name} {' x '.join(map(str, dims))}" for name, dims in part.items())
-            for part in (metadata.inputs, metadata.outputs)
-        )
         unit = " standard deviations of the target" if metadata.target_std else ""
         apart = f"{report['max_abs_diff']:.2g}{unit} (limit {report['tolerance']:g})"
-        log.info("%s -> %s; max abs difference from the checkpoint: %s\n%s", takes, gives, apart, target)
+        log.info("%s takes %s and gives %s", target, metadata.inputs, metadata.outputs)
+        log.info("max abs difference from the checkpoint: %s", apart)
         return str(target)
 
 
-def subject_of(task: Any, cfg: DictConfig) -> Any:
-    """With real samples of the run's data for a task of leyden, or with the example that another task brings."""
+def subject(task: Any, cfg: DictConfig) -> Any:
+    """What is exported, its metadata, and what its file is checked on: real samples, or the example of an own task."""
     from leyden.deploy import graph, verify
     from leyden.run import build, same_data
     from leyden.tasks.supervised import Supervised

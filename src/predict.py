@@ -19,9 +19,9 @@ def predict(cfg: DictConfig) -> int:
     from leyden.run import build, process, record
 
     with process.restored(), record.recording(cfg):
-        require((cfg.input is None) != (cfg.split is None), "input", "a path, or `split` one of the data", cfg.input)
-        splits = (None, "train", "val", "test", "predict")
-        require(cfg.split in splits, "split", "one of train, val, test, predict", cfg.split)
+        require((cfg.input is None) != (cfg.split is None), "input", "given, or else `split`, not both", cfg.input)
+        known = cfg.split in (None, "train", "val", "test", "predict")
+        require(known, "split", "one of train, val, test, predict", cfg.split)
         require(isinstance(cfg.top_k, int) and cfg.top_k > 0, "top_k", "a whole number from 1 up", cfg.top_k)
         path = Path(cfg.output).expanduser().absolute() if cfg.output else None
         good = path is None or path.suffix.lower() in (".csv", ".jsonl")
@@ -48,7 +48,7 @@ def prepare(cfg: DictConfig) -> tuple[Any, Any]:
     """The checkpoint's module that predicts, and its loader, or of a user's own task the datamodule.
 
     Raises:
-        UserError: the task cannot predict what is asked for, or there is nothing to predict.
+        UserError: the task cannot predict what is asked for, or no input is there.
     """
     from lightning.pytorch.utilities.model_helpers import is_overridden
     from torch.utils.data import DataLoader
@@ -61,34 +61,27 @@ def prepare(cfg: DictConfig) -> tuple[Any, Any]:
 
     task: Any = build.task(cfg)
     checkpoints.load(task, Path(cfg.run))
-    name, own = type(task).__name__, is_overridden("predict_step", task)
-    if not own and not isinstance(task, Supervised):
-        raise UserError(
-            f"{name} cannot predict; give it a predict_step(batch, batch_idx) that returns a dict of columns."
-        )
-    if own and not cfg.split:
-        raise UserError(f"{name} has a predict_step of its own, which takes batches of its data only; type split=test.")
+    own = is_overridden("predict_step", task)
+    if not (cfg.split if own else isinstance(task, Supervised)):
+        needs = "a predict_step(batch, batch_idx) that returns a dict, and its own data: split=test in place of input"
+        raise UserError(f"{type(task).__name__} needs {needs}.")
     data: Any = build.data(cfg) if cfg.split else None
     same_data.check(cfg, data, cfg.split)
     if own:
         return task, predictor.to_predict(data, cfg.split)
+    if data and (not isinstance(data, DataModule) or cfg.split == "predict"):
+        raise UserError("`split` must be one of train, val, test of a datamodule of leyden; or type input=<path>.")
 
     tree: Any = OmegaConf.to_container(cfg, resolve=True)
     metadata = graph.metadata_of(tree["facts"] or {}, tree["data"], task.meaning)
+    samples = list(inputs.of_split(cfg.split, data) if data else inputs.of_path(str(cfg.input), metadata))
     nodes = [] if data else cfg.data.get("eval_transforms") or []
     transforms = [build.make(cfg, "data.eval_transforms", node) for node in nodes]
-    if data and (not isinstance(data, DataModule) or cfg.split == "predict"):
-        raise UserError("`split` must be one of train, val, test of a datamodule of leyden; or type input=<path>.")
-    samples = inputs.of_split(cfg.split, data) if data else inputs.of_path(str(cfg.input), metadata)
     workers = cfg.data.get("num_workers") if cfg.num_workers is None else cfg.num_workers
     if not isinstance(workers, int):
         workers = cores() if cfg.input and metadata.kind == "image" else 0
-    loader = DataLoader(
-        dataset=list(samples),
-        batch_size=cfg.batch_size or cfg.data.get("batch_size") or 64,
-        num_workers=workers,
-        collate_fn=partial(predictor.collate, graph.Apply(transforms)),
-    )
+    size, collate = cfg.batch_size or cfg.data.get("batch_size") or 64, partial(predictor.collate, transforms)
+    loader = DataLoader(samples, batch_size=size, num_workers=workers, collate_fn=collate)
     return predictor.Predictor(graph.Graph(task), metadata, cfg.top_k, cfg.all_probs), loader
 
 

@@ -61,7 +61,7 @@ def test_each_format_into_the_run(trained, typed, logs, form):
     assert status == 0 and str(file) in said
     report = exported(logs)
     assert report["file"] == str(file) and report["format"] == form and report["max_abs_diff"] <= 1e-4
-    assert report["batches"] == [[[size, 1, 8, 8]] for size in (1, 2, 7)]
+    assert report["batches"] == [[[size, 1, 8, 8]] for size in (3, 1, 2, 7)]
     assert not [path for path in file.parent.iterdir() if path.name.startswith(".")]
     assert typed("export.py", f"run={run}", f"format={form}")[0] == 2
     if form == "state_dict":
@@ -84,14 +84,14 @@ def test_sequences_of_any_length(trained, typed, logs, form, cell):
     layers = ["model.layers=2", "model.pooling=last"] if cell == "lstm" else []
     run = trained(f"rnn-{cell}", *RNN, f"model.cell={cell}", *layers)
     status, said, errors = typed("export.py", f"run={run}", f"format={form}")
-    assert status == 0 and "values batch x time x 3, lengths batch -> probs" in said, errors
+    assert status == 0 and "{'values': ['batch', 'time', 3], 'lengths': ['batch']} and gives {'probs'" in said, errors
     assert exported(logs)["max_abs_diff"] < 1e-5
 
 
 @pytest.mark.slow
 def test_values_in_the_unit_of_the_target(trained, typed, tmp_path):
     status, said, _ = typed("export.py", f"run={trained('mlp', *MLP)}", f"output={tmp_path}/a.onnx")
-    assert status == 0 and "row batch x 10 -> values batch x 1" in said
+    assert status == 0 and "{'row': ['batch', 10]} and gives {'values': ['batch', 1]}" in said
     words, _ = parts(tmp_path / "a.onnx")
     assert words["outputs"] == {"values": ["batch", 1]} and words["classes"] is None
 
@@ -117,8 +117,8 @@ class Shifted(nn.Module):
 def test_a_graph_that_differs_is_not_written(trained, typed, tmp_path, monkeypatch):
     run, right = trained("cnn", *CNN), graph.Graph.__init__
 
-    def wrong(self, task: Supervised, prepare=None):
-        right(self, task, prepare)
+    def wrong(self, task: Supervised, transforms):
+        right(self, task, transforms)
         self.readout = Shifted()
 
     monkeypatch.setattr(graph.Graph, "__init__", wrong)
@@ -216,7 +216,7 @@ def test_pictures_of_any_size(trained, typed, tmp_path):
     data = ["data=image_folder", f"data.root={tmp_path}/in", "data.size=[24,20]", f"data_dir={tmp_path}/data"]
     run, file = trained("photos", *data, "model=cnn", "model.channels=[8]", "data.num_workers=0"), tmp_path / "a.onnx"
     status, said, _ = typed("export.py", f"run={run}", f"output={file}")
-    assert status == 0 and "batch x 3 x height x width" in said and "limit 0.01" in said
+    assert status == 0 and "{'image': ['batch', 3, 'height', 'width']}" in said and "limit 0.01" in said
     assert parts(file)[1] == {"image": ("tensor(uint8)", ["batch", 3, "height", "width"])}
     status, _, _ = typed("predict.py", f"run={run}", f"input={tmp_path}/in", f"output={tmp_path}/o.jsonl")
     found = [json.loads(row) for row in (tmp_path / "o.jsonl").read_text().splitlines()]

@@ -67,12 +67,9 @@ def explained(form: str) -> Iterator[None]:
     except OSError:
         raise
     except Exception as error:
-        cause: BaseException = error
-        while cause.__cause__:
-            cause = cause.__cause__
+        cause = error.__cause__ or error
         reason = " ".join(str(cause).split())[:200].rstrip(".") or type(cause).__name__
-        others = ", ".join(other for other in ENDINGS if other != form)
-        raise UserError(f"format={form} cannot follow this model ({reason}); try format={others}.") from error
+        raise UserError(f"format={form} cannot follow this model ({reason}); type another format.") from error
     finally:
         logging.disable(disabled)
 

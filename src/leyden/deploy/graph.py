@@ -31,13 +31,12 @@ class Metadata:
     size: list[int] | None = None  # height and width that pictures are resized to
     background: str = "white"  # behind transparent pixels
     columns: list[dict[str, Any]] | None = None  # of a table: categories, or fill and the offset to subtract first
-    missing: list[str] = field(default_factory=lambda: [""])  # cells of a table without a value
+    missing: list[str] = field(default_factory=list)  # cells of a table without a value
     separator: str | None = None
     target: str | None = None  # the column that is predicted
     target_std: list[float] | None = None
 
     # where the file comes from
-    task: str | None = None  # the class of a user's own task
     run: str | None = None
     checkpoint: str | None = None
     commit: str | None = None  # that trained the run
@@ -52,10 +51,7 @@ def metadata_of(facts: Mapping[str, Any], data: Mapping[str, Any], meaning: str)
     """
     kind, shape = facts.get("kind"), facts.get("shape")
     if kind not in KINDS or not shape or "outputs" not in facts:
-        raise UserError(
-            f"`facts` of the run's data must have shape, outputs and a kind, one of {', '.join(KINDS)}; got "
-            f"`kind: {kind}`; set them in the datamodule, or give the task a predict_step."
-        )
+        raise UserError(f"`facts.kind` must be one of {', '.join(KINDS)}, with a shape and outputs; got `{kind}`.")
     size, columns = picture_size(data), facts.get("columns")
     sides = ["height", "width"] if size or data.get("eval_transforms") else shape[1:]
     inputs: dict[str, dict[str, Dims]] = {
@@ -69,13 +65,10 @@ def metadata_of(facts: Mapping[str, Any], data: Mapping[str, Any], meaning: str)
         outputs={meaning: ["batch", facts["outputs"]]},
         dtype="uint8" if kind == "image" else "float32",
         classes=facts.get("classes") if meaning == "probs" else None,
-        size=size,
-        background=data.get("background") or "white",
-        columns=columns,
-        missing=data.get("missing") or [""],
-        separator=data.get("separator"),
-        target=data.get("target"),
         target_std=facts.get("target_std") if meaning == "values" else None,
+        size=size,
+        columns=columns,
+        **{key: data[key] for key in ("background", "missing", "separator", "target") if data.get(key)},
     )
 
 
@@ -93,16 +86,16 @@ class Graph(nn.Module):
     """A task that learns y from x, without training: raw input -> B x outputs, probabilities or values.
 
     Raw input: pictures (B x C x H x W; uint8, or float as the data has it), rows (B x columns, NaN where a value is
-    missing), or sequences (B x T x F, padded) and their lengths (B). `prepare` does to it what the run's loader does.
+    missing), or sequences (B x T x F, padded) and their lengths (B). `transforms` are those of the run's loader.
     """
 
-    def __init__(self, task: Supervised, prepare: Callable[[Tensor], Tensor] = to_float):
+    def __init__(self, task: Supervised, transforms: Sequence[Callable[[Tensor], Tensor]] = ()):
         super().__init__()
-        self.prepare = prepare
+        self.transforms = list(transforms)
         self.preprocess, self.model, self.readout = task.preprocess, task.model, task.readout()
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        x: Any = self.preprocess(inputs if len(inputs) > 1 else to_float(self.prepare(inputs[0])))
+        x: Any = self.preprocess(inputs if len(inputs) > 1 else to_float(transformed(inputs[0], self.transforms)))
         dtype = next((p.dtype for p in self.model.parameters() if p.is_floating_point()), torch.float32)
         x = x.to(dtype) if isinstance(x, Tensor) else (x[0].to(dtype), *x[1:])
         return self.readout(self.model(x).float())
@@ -142,14 +135,8 @@ def resize_in_float(image: Tensor, size: Sequence[int]) -> Tensor:
     return image.round().clamp(0, 255).to(torch.uint8)
 
 
-class Apply(nn.Module):
-    """The run's own transforms, on a sample or on a batch."""
-
-    def __init__(self, transforms: Sequence[Callable[[Tensor], Tensor]] = ()):
-        super().__init__()
-        self.transforms = list(transforms)
-
-    def forward(self, image: Tensor) -> Tensor:
-        for transform in self.transforms:
-            image = transform(to_float(image) if isinstance(transform, v2.Normalize) else image)
-        return image
+def transformed(x: Tensor, transforms: Sequence[Callable[[Tensor], Tensor]]) -> Tensor:
+    """A sample or a batch after the run's own transforms."""
+    for transform in transforms:
+        x = transform(to_float(x) if isinstance(transform, v2.Normalize) else x)
+    return x

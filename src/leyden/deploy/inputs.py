@@ -38,6 +38,7 @@ def of_split(split: str, data: Any) -> Iterator[Sample]:
 
 
 def of_data(samples: Any, index: int) -> Tensor:
+    """A sample of the run's own data, after its transforms."""
     x, _, _ = samples.__getitems__([index])
     return x[0][0] if isinstance(x, tuple) else x[0]
 
@@ -64,6 +65,7 @@ def of_path(path: str, metadata: Metadata) -> Iterator[Sample]:
 
 
 def unreadable(sentence: str) -> Tensor:
+    """The `read` of a file that could not even be opened."""
     raise UserError(sentence)
 
 

@@ -19,17 +19,17 @@ from torch.nn.utils.rnn import pad_sequence
 from leyden import UserError
 from leyden.data.datamodule import DataModule
 from leyden.deploy import output
-from leyden.deploy.graph import Metadata
+from leyden.deploy.graph import Metadata, transformed
 from leyden.deploy.inputs import Sample
 
 
-def collate(prepare: Callable[[Tensor], Tensor], samples: list[Sample]) -> dict[str, Any]:
+def collate(transforms: list[Callable[[Tensor], Tensor]], samples: list[Sample]) -> dict[str, Any]:
     """Read a batch: `x` is what the model takes of the samples that could be read, `errors` has a sentence or None."""
     good: list[Tensor] = []
     errors: list[str | None] = []
     for sample in samples:
         try:
-            x = prepare(sample.read())
+            x = transformed(sample.read(), transforms)
             if good and x.dim() == 3 and x.shape != good[0].shape:
                 raise UserError(f"{sample.name} is {list(x.shape)} after the run's transforms, others are not.")
             good.append(x)
@@ -81,9 +81,9 @@ class Predictor(LightningModule):
         columns: dict[str, Any] = {"name": batch["names"]}
         columns |= self.best(outputs, classes) if classes else numbered("prediction", outputs)
         if None not in targets:
-            columns |= (
-                {"target": [classes[y] for y in targets]} if classes else numbered("target", torch.stack(targets))
-            )
+            columns |= numbered("target", torch.stack(targets))
+            if classes:
+                columns["target"] = [classes[y] for y in targets]
         return columns | {"error": errors}
 
     def best(self, probs: Tensor, classes: list[str]) -> dict[str, Any]:
@@ -91,9 +91,8 @@ class Predictor(LightningModule):
         columns: dict[str, Any] = {}
         values, order = probs.sort(dim=1, descending=True, stable=True)
         for place in range(min(self.top_k, len(classes))):
-            end, known = f"_{place + 1}" if place else "", (~values[:, place].isnan()).tolist()
-            pairs = zip(order[:, place].tolist(), known, strict=True)
-            columns[f"prediction{end}"] = [classes[index] if good else None for index, good in pairs]
+            end, ranked = f"_{place + 1}" if place else "", zip(order[:, place].tolist(), values[:, place], strict=True)
+            columns[f"prediction{end}"] = [None if prob.isnan() else classes[index] for index, prob in ranked]
             columns[f"probability{end}"] = values[:, place]
         return columns | {f"prob_{name}": probs[:, n] for n, name in enumerate(classes) if self.all_probs}
 
@@ -115,31 +114,25 @@ class RowWriter(Callback):
         self.total = self.unreadable = 0
         self.arrays: dict[str, list[np.ndarray]] = {}
 
-    def on_predict_batch_end(
-        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
+    def on_predict_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, *_: Any) -> None:
         columns = self.columns(outputs)
         rows = list(zip(*columns.values(), strict=True))
         if self.as_json:
             named = (dict(zip(columns, row, strict=True)) for row in rows)
             self.file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in named)
         else:
-            csv.writer(self.file).writerows([*([list(columns)] if not self.total else []), *rows])
+            csv.writer(self.file).writerows(rows if self.total else [tuple(columns), *rows])
         self.total += len(rows)
         self.unreadable += len(rows) - columns["error"].count(None)
 
     def columns(self, outputs: Any) -> dict[str, list[Any]]:
         """A list for each column, from `name` to `error`; arrays are kept apart."""
-        arrays = (
-            {str(name): as_array(values) for name, values in outputs.items()} if isinstance(outputs, Mapping) else {}
-        )
+        parts = outputs.items() if isinstance(outputs, Mapping) else ()
+        arrays = {str(name): as_array(values) for name, values in parts}
         sizes = {array.shape[:1] for array in arrays.values()}
         if len(sizes) != 1 or () in sizes:
-            got = {name: list(array.shape) for name, array in arrays.items()} or type(outputs).__name__
-            raise UserError(
-                f"`predict_step` must return a dict with an entry for each sample in each value; got {got}."
-            )
-        ((size,),) = sizes
+            raise UserError("`predict_step` must return a dict of tensors or lists with an entry for each sample.")
+        (size,) = sizes.pop()
         columns: dict[str, list[Any]] = {"name": [str(self.total + index) for index in range(size)]}
         for name, array in arrays.items():
             if array.size == size:
@@ -168,9 +161,9 @@ def writing(path: Path | None, overwrite: bool) -> Iterator[RowWriter]:
 
 
 def as_array(values: Any) -> np.ndarray:
+    """What a predict_step gives under one name; bfloat16, which numpy lacks, as float32."""
     if isinstance(values, Tensor):
-        values = values.detach().cpu()
-        values = (values.float() if values.dtype == torch.bfloat16 else values).numpy()
+        values = (values.float() if values.dtype == torch.bfloat16 else values).detach().cpu()
     return np.asarray(values)
 
 

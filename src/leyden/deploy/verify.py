@@ -3,7 +3,7 @@
 import inspect
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from lightning import LightningDataModule, LightningModule
@@ -16,24 +16,18 @@ from leyden.data.decode import decode
 from leyden.data.image_folder import ImageFolder
 from leyden.data.samples import Tensors
 from leyden.deploy import formats
-from leyden.deploy.graph import Apply, Call, Graph, Metadata, resize_in_float, resized
+from leyden.deploy.graph import Call, Graph, Metadata, resize_in_float, resized
 from leyden.tasks.supervised import Supervised
 
-BATCHES = (3, 1, 2, 7)  # samples of each batch: the first is what the exporter sees, the others are compared
+BATCHES = (3, 1, 2, 7)  # samples of each batch; the exporter sees the first
 TOLERANCE, RESIZED = 1e-4, 0.01  # largest difference; the same where pictures are resized, in whole levels
 
 
-class Subject(NamedTuple):
-    """What is exported, and what its file is checked on."""
-
-    graph: nn.Module
-    metadata: Metadata
-    example: tuple[Tensor, ...]
-    cases: list[tuple[tuple[Tensor, ...], tuple[Tensor, ...]]]  # inputs, and what the checkpoint makes of them
+Cases = list[tuple[tuple[Tensor, ...], tuple[Tensor, ...]]]  # inputs, and what the checkpoint makes of them
 
 
-def of_data(task: Supervised, datamodule: LightningDataModule, metadata: Metadata) -> Subject:
-    """With real samples of the validation data (or of test, or train, where there is none), for a task of leyden.
+def of_data(task: Supervised, datamodule: LightningDataModule, metadata: Metadata) -> tuple[Graph, Metadata, Cases]:
+    """A task of leyden, and real samples of its validation data (or of test, or train, where there is none).
 
     Raises:
         UserError: a datamodule that does not show its samples one by one.
@@ -46,10 +40,10 @@ def of_data(task: Supervised, datamodule: LightningDataModule, metadata: Metadat
         if not metadata.size:
             metadata.inputs["image"][1:] = list(samples.x.shape[1:])  # before any transforms
     steps: list[Any] = [partial(resize_in_float, size=metadata.size)] if metadata.size else []
-    graph = Graph(task, Apply(steps + list(datamodule.transforms["val"])))
-    example, *batches = (raw(datamodule, samples, metadata, count) for count in BATCHES)
-    cases = [(inputs, (evaluated(task, datamodule, metadata, inputs),)) for inputs in batches]
-    return Subject(graph.eval(), metadata, example, cases)
+    graph = Graph(task, steps + list(datamodule.transforms["val"]))
+    batches = [raw(datamodule, samples, metadata, count) for count in BATCHES]
+    cases: Cases = [(inputs, (evaluated(task, datamodule, metadata, inputs),)) for inputs in batches]
+    return graph.eval(), metadata, cases
 
 
 def raw(datamodule: Any, samples: Any, metadata: Metadata, count: int) -> tuple[Tensor, ...]:
@@ -80,8 +74,8 @@ def evaluated(task: Supervised, datamodule: DataModule, metadata: Metadata, inpu
         return task.readout()(task(x).float())
 
 
-def of_example(task: LightningModule) -> Subject:
-    """With a user's own task and its `example_input`, a batch (a tensor, several, or a dict) for its `forward`.
+def of_example(task: LightningModule) -> tuple[Call, Metadata, Cases]:
+    """A user's own task, and its `example_input`, a batch (a tensor, several, or a dict) for its `forward`.
 
     Raises:
         UserError: it has no forward or no example_input, or the input is none.
@@ -94,32 +88,32 @@ def of_example(task: LightningModule) -> Subject:
     if not parts or not all(isinstance(part, Tensor) and part.dim() and len(part) for part in parts):
         raise UserError(f"example_input of {name} must hold tensors whose first dimension is the batch.")
     call = Call(task, keys).eval()
-    first, *batches = (tuple(part.detach().cpu()[torch.arange(n) % len(part)] for part in parts) for n in BATCHES)
+    batches = [tuple(part.detach().cpu()[torch.arange(n) % len(part)] for part in parts) for n in BATCHES]
     with torch.no_grad():
-        cases = [(inputs, call(*inputs)) for inputs in batches]
-        named = call.named(*first)
+        cases: Cases = [(inputs, call(*inputs)) for inputs in batches]
+        named = call.named(*batches[0])
     names = keys or list(inspect.signature(task.forward).parameters)
     dims = {key: ["batch", *part.shape[1:]] for key, part in zip(names, parts, strict=False)}
     outputs = {key: ["batch", *part.shape[1:]] for key, part in named.items()}
-    metadata = Metadata("own", dims, outputs, str(parts[0].dtype).removeprefix("torch."), task=name)
-    return Subject(call, metadata, first, cases)
+    metadata = Metadata("own", dims, outputs, str(parts[0].dtype).removeprefix("torch."))
+    return call, metadata, cases
 
 
-def check(form: str, path: Path, subject: Subject) -> dict[str, Any]:
+def check(form: str, path: Path, graph: nn.Module, metadata: Metadata, cases: Cases) -> dict[str, Any]:
     """The report: max_abs_diff (of values in the target's standard deviations), tolerance, batches.
 
     Raises:
         Failed: the file does not run at other sizes, or is further from the checkpoint than the tolerance.
     """
-    metadata, batches, differences = subject.metadata, [], []
+    batches, differences = [], []
     try:
-        run = formats.load(form, path, subject.graph)
+        run = formats.load(form, path, graph)
         with torch.no_grad():
-            results = [run(*inputs) for inputs, _ in subject.cases]
+            results = [run(*inputs) for inputs, _ in cases]
     except Exception as error:  # runtimes have errors of many kinds, and long ones
         reason = " ".join(str(error).split())[:300]
         raise Failed(f"The exported file does not run ({reason}). Nothing was written.") from error
-    for (inputs, expected), outputs in zip(subject.cases, results, strict=True):
+    for (inputs, expected), outputs in zip(cases, results, strict=True):
         found = [torch.as_tensor(part) for part in (outputs if isinstance(outputs, list | tuple) else [outputs])]
         sizes, got, want = ([list(part.shape) for part in parts] for parts in (inputs, found, expected))
         if got != want:

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from leyden import UserError
 from leyden.deploy import predictor
-from leyden.deploy.graph import Apply, Metadata
+from leyden.deploy.graph import Metadata
 from leyden.deploy.inputs import Sample
 
 CLASSES = Metadata("table", {}, {"probs": ["batch", 3]}, classes=["cat", "dog, big", "2"])
@@ -26,7 +26,7 @@ def read(number):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_each_input_once_and_in_order(workers):
     samples = [Sample(str(number), partial(read, number)) for number in range(23)]
-    loader = DataLoader(samples, 4, num_workers=workers, collate_fn=partial(predictor.collate, Apply()))
+    loader = DataLoader(samples, 4, num_workers=workers, collate_fn=partial(predictor.collate, []))
     batches = list(loader)
     assert [name for batch in batches for name in batch["names"]] == [str(number) for number in range(23)]
     for batch in batches:

@@ -30,7 +30,7 @@ def written(request, tmp_path):
         inputs = [(torch.randn(n, 3),) for n in (1, 7)]
         with torch.no_grad():
             cases = [(x, tuple(map(change, graph(*x)))) for x in inputs]
-        return verify.check(request.param, path, verify.Subject(graph, metadata, (), cases))
+        return verify.check(request.param, path, graph, metadata, cases)
 
     return path, check
 

@@ -74,14 +74,14 @@ def prepare(cfg: DictConfig) -> tuple[Any, Any]:
 
     tree: Any = OmegaConf.to_container(cfg, resolve=True)
     metadata = graph.metadata_of(tree["facts"] or {}, tree["data"], task.meaning)
-    samples = list(inputs.of_split(cfg.split, data) if data else inputs.of_path(str(cfg.input), metadata))
+    samples: Any = list(inputs.of_split(cfg.split, data) if data else inputs.of_path(str(cfg.input), metadata))
     nodes = [] if data else cfg.data.get("eval_transforms") or []
     transforms = [build.make(cfg, "data.eval_transforms", node) for node in nodes]
     workers = cfg.data.get("num_workers") if cfg.num_workers is None else cfg.num_workers
     if not isinstance(workers, int):
         workers = cores() if cfg.input and metadata.kind == "image" else 0
     size, collate = cfg.batch_size or cfg.data.get("batch_size") or 64, partial(predictor.collate, transforms)
-    loader = DataLoader(samples, batch_size=size, num_workers=workers, collate_fn=collate)
+    loader: DataLoader = DataLoader(samples, batch_size=size, num_workers=workers, collate_fn=collate)
     return predictor.Predictor(graph.Graph(task), metadata, cfg.top_k, cfg.all_probs), loader
 
 

@@ -126,7 +126,7 @@ def test_a_table_of_a_run_that_has_moved_and_lost_its_data(trained, typed, tmp_p
     assert "column age must be a number; got 'old'" in found[2]["error"]
     (tmp_path / "less.csv").write_text("city\nBern\n")
     status, _, sentence = typed("predict.py", f"run={run}", f"input={tmp_path}/less.csv")
-    assert status == 2 and "age is missing" in sentence
+    assert status == 2 and "columns of the run: age; got city" in sentence
     status, _, sentence = typed("export.py", f"run={run}", f"output={tmp_path}/a.onnx")
     assert status == 2 and "data.path" in sentence and not (tmp_path / "a.onnx").exists()
 
@@ -144,9 +144,9 @@ def test_values(trained, typed, tmp_path):
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        (["input={tmp}/nowhere"], "must be pictures .* a file, a folder or a pattern of them; got `.*nowhere`"),
-        (["input={tmp}/empty"], "must be pictures .* got `.*empty`"),
-        (["input={tmp}/t.csv"], "must be pictures .* got `.*t.csv`"),
+        (["input={tmp}/nowhere"], "must be images .* a file, a folder or a pattern of them; got `.*nowhere`"),
+        (["input={tmp}/empty"], "must be images .* got `.*empty`"),
+        (["input={tmp}/t.csv"], "must be images .* got `.*t.csv`"),
         (["input={tmp}/b.npy"], "must hold uint8 of batch x 1 x 8 x 8, .* got float64 of 2 x 3"),
         (["input={pictures}", "output={tmp}/t.csv"], "overwrite=true"),
         (["input={pictures}", "output={tmp}/t.csv/o.csv"], "cannot be written"),
@@ -173,7 +173,7 @@ def test_mistakes(trained, typed, pictures, tmp_path, keys, said):
 
 def test_a_picture_for_a_table(trained, typed, pictures):
     status, _, sentence = typed("predict.py", f"run={trained('mlp', *MLP)}", f"input={pictures}/a.png")
-    assert status == 2 and "must be rows of a table" in sentence
+    assert status == 2 and "must be tables" in sentence
 
 
 def test_the_run_is_what_it_was(trained):

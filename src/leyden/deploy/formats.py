@@ -42,7 +42,7 @@ def write(form: str, graph: Any, example: tuple[Tensor, ...], metadata: Metadata
         if form == "pt2":
             torch.export.save(program, path, extra_files=extra)
             return
-        names = {"input_names": list(metadata.inputs), "output_names": list(metadata.outputs)}
+        names: dict[str, Any] = {"input_names": list(metadata.inputs), "output_names": list(metadata.outputs)}
         onnx: Any = torch.onnx.export(program, dynamic_shapes=shapes, external_data=False, verbose=False, **names)
         onnx.model.metadata_props.update({name: json.dumps(value) for name, value in vars(metadata).items()})
         onnx.save(str(path), external_data=False)

@@ -18,7 +18,6 @@ from leyden.deploy.graph import Metadata, resized
 
 BATCHES = (".npy", ".npz")
 ENDINGS = {"image": (*decode.ENDINGS, *BATCHES), "sequence": (".csv", *BATCHES), "table": (".csv", ".tsv", *BATCHES)}
-WORDS = {"image": "pictures", "sequence": "sequences", "table": "rows of a table"}
 
 
 class Sample(NamedTuple):
@@ -75,7 +74,7 @@ def found(path: str, kind: str) -> list[tuple[str, Path]]:
     pattern = glob.escape(str(root)) + "/**" * root.is_dir() if root.exists() else str(root)
     files = [Path(name) for name in sorted(glob.glob(pattern, recursive=True)) if name.lower().endswith(ENDINGS[kind])]
     if not (files := [file for file in files if file.is_file()]):
-        takes = f"{WORDS[kind]} ({', '.join(ENDINGS[kind])})"
+        takes = f"{kind}s ({', '.join(ENDINGS[kind])})"
         raise UserError(f"`input` must be {takes}: a file, a folder or a pattern of them; got `{path}`.")
     return [(file.relative_to(root).as_posix() if root.is_dir() else str(file), file) for file in files]
 
@@ -104,8 +103,8 @@ def arrays(name: str, file: Path, metadata: Metadata) -> Iterator[Sample]:
         raise UserError(f"`lengths` of {file} must be {len(x)} numbers from 1 to {x.shape[1]}.")
     for index, values in enumerate(x):
         where = name if single else f"{name}[{index}]"
-        values = values if lengths is None else values[: int(lengths[index])]
-        yield Sample(where, partial(entry, where, values, metadata))
+        length = None if lengths is None else int(lengths[index])
+        yield Sample(where, partial(entry, where, values, length, metadata))
 
 
 def opened(file: Path) -> tuple[Any, Any]:
@@ -117,7 +116,7 @@ def opened(file: Path) -> tuple[Any, Any]:
         raise UserError(f"{file} cannot be read as a batch ({' '.join(str(error).split())}).") from error
 
 
-def entry(where: str, values: np.ndarray, metadata: Metadata) -> Tensor:
+def entry(where: str, values: np.ndarray, length: int | None, metadata: Metadata) -> Tensor:
     """A sample of a batch as the model takes it."""
     x = torch.from_numpy(np.array(values))
     if metadata.kind == "image":
@@ -125,9 +124,9 @@ def entry(where: str, values: np.ndarray, metadata: Metadata) -> Tensor:
     if metadata.kind == "table":
         offsets = [column.get("offset", 0.0) for column in metadata.columns or [{}]]
         return (x.double() - torch.tensor(offsets, dtype=torch.float64)).float()
-    if not len(x) or not x.isfinite().all():
+    if not len(x) or not x[:length].isfinite().all():
         raise UserError(f"{where} is empty, or holds NaN or infinity.")
-    return x.float()
+    return x[:length].float()
 
 
 def rows(name: str, file: Path, metadata: Metadata) -> Iterator[Sample]:
@@ -139,8 +138,7 @@ def rows(name: str, file: Path, metadata: Metadata) -> Iterator[Sample]:
     cells, places, _ = table.load(file, metadata.separator, metadata.missing)
     columns = metadata.columns or [{"name": column} for column in cells]
     if missing := [column["name"] for column in columns if column["name"] not in cells]:
-        has = f"{', '.join(missing)} is missing, it has {', '.join(cells)}"
-        raise UserError(f"{file} must have the columns that the run was trained on; {has}.")
+        raise UserError(f"{file} must have the columns of the run: {', '.join(missing)}; got {', '.join(cells)}.")
     if len(columns) != metadata.inputs["row"][1] or (not metadata.columns and all(map(table.is_number, cells))):
         raise UserError(f"{file} must have a header and {metadata.inputs['row'][1]} columns; got {', '.join(cells)}.")
     texts = zip(*(cells[column["name"]] for column in columns), strict=True)

@@ -21,8 +21,6 @@ from leyden.tasks.supervised import Supervised
 
 BATCHES = (3, 1, 2, 7)  # samples of each batch; the exporter sees the first
 TOLERANCE, RESIZED = 1e-4, 0.01  # largest difference; the same where pictures are resized, in whole levels
-
-
 Cases = list[tuple[tuple[Tensor, ...], tuple[Tensor, ...]]]  # inputs, and what the checkpoint makes of them
 
 

@@ -19,16 +19,16 @@ def export(cfg: DictConfig) -> str:
     from leyden.run import build, process, record
     from leyden.run.run import Run
 
-    with process.restored(), record.recording(cfg) as this:
+    with process.restored(), record.recording(cfg) as own:
         require(cfg.format in formats.ENDINGS, "format", f"one of {', '.join(formats.ENDINGS)}", cfg.format)
         run = Run(Path(cfg.run).parent.parent)
-        target = place(cfg, run.directory, formats.ENDINGS[cfg.format])
+        target = target_path(cfg, run.directory, formats.ENDINGS[cfg.format])
         with output.writing(target, cfg.overwrite) as beside:
             # the checkpoint's task, and what it makes of real samples
             process.switches(cfg)
             task = build.task(cfg)
             checkpoints.load(task, Path(cfg.run))
-            graph, metadata, cases = subject(task.float().eval(), cfg)
+            graph, metadata, cases = prepare(task.float().eval(), cfg)
             metadata.run, metadata.checkpoint = run.directory.name, Path(cfg.run).name
             metadata.commit, metadata.versions = run.record.get("commit"), record.origin(cfg)["versions"]
 
@@ -36,30 +36,30 @@ def export(cfg: DictConfig) -> str:
             formats.write(cfg.format, graph, cases[0][0], metadata, beside)
             report = {"file": str(target), "format": cfg.format, "bytes": beside.stat().st_size}
             report |= verify.check(cfg.format, beside, graph, metadata, cases)
-        this.update(export=report)
+        own.update(export=report)
 
         unit = " standard deviations of the target" if metadata.target_std else ""
-        apart = f"{report['max_abs_diff']:.2g}{unit} (limit {report['tolerance']:g})"
+        difference = f"{report['max_abs_diff']:.2g}{unit} (limit {report['tolerance']:g})"
         log.info("%s takes %s and gives %s", target, metadata.inputs, metadata.outputs)
-        log.info("max abs difference from the checkpoint: %s", apart)
+        log.info("max abs difference from the checkpoint: %s", difference)
         return str(target)
 
 
-def subject(task: Any, cfg: DictConfig) -> Any:
+def prepare(task: Any, cfg: DictConfig) -> Any:
     """What is exported, its metadata, and what its file is checked on: real samples, or the example of an own task."""
     from leyden.deploy import graph, verify
     from leyden.run import build, same_data
     from leyden.tasks.supervised import Supervised
 
     if not isinstance(task, Supervised):
-        return verify.of_example(task)
+        return verify.from_example(task)
     tree: Any = OmegaConf.to_container(cfg, resolve=True)
     datamodule = build.data(cfg)
     same_data.check(cfg, datamodule)
-    return verify.of_data(task, datamodule, graph.metadata_of(tree["facts"] or {}, tree["data"], task.meaning))
+    return verify.from_data(task, datamodule, graph.metadata_of(tree["facts"] or {}, tree["data"], task.meaning))
 
 
-def place(cfg: DictConfig, directory: Path, ending: str) -> Path:
+def target_path(cfg: DictConfig, directory: Path, ending: str) -> Path:
     """Where the file goes: where the user says, or the run's exports/, by the name of the checkpoint."""
     if not cfg.output:
         return directory / "exports" / f"{Path(cfg.run).stem}{ending}"

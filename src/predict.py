@@ -37,10 +37,10 @@ def predict(cfg: DictConfig) -> int:
         if path:
             log.info("%s row%s in %s", f"{writer.total:,}", "s" * (writer.total != 1), path)
         if writer.unreadable:
-            said = f"{writer.unreadable} of {writer.total} inputs could not be read; see the column error."
+            message = f"{writer.unreadable} of {writer.total} inputs could not be read; see the column error."
             if cfg.strict or writer.unreadable == writer.total:
-                raise Failed(said)
-            log.warning(said)
+                raise Failed(message)
+            log.warning(message)
         return writer.total
 
 
@@ -79,7 +79,8 @@ def prepare(cfg: DictConfig) -> tuple[Any, Any]:
     transforms = [build.make(cfg, "data.eval_transforms", node) for node in nodes]
     workers = cfg.data.get("num_workers") if cfg.num_workers is None else cfg.num_workers
     if not isinstance(workers, int):
-        workers = cores() if cfg.input and metadata.kind == "image" else 0
+        pictures = cfg.input and metadata.kind == "image"
+        workers = min(cores(), len(samples) // 100) if pictures else 0  # for few a process costs more than it saves
     size, collate = cfg.batch_size or cfg.data.get("batch_size") or 64, partial(predictor.collate, transforms)
     loader: DataLoader = DataLoader(samples, batch_size=size, num_workers=workers, collate_fn=collate)
     return predictor.Predictor(graph.Graph(task), metadata, cfg.top_k, cfg.all_probs), loader

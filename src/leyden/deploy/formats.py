@@ -28,7 +28,7 @@ def write(form: str, graph: Any, example: tuple[Tensor, ...], metadata: Metadata
         UserError: the exporter cannot follow the model.
     """
     extra = {EXTRA: json.dumps(vars(metadata))}
-    with explained(form), torch.no_grad():
+    with quiet_exporter(form), torch.no_grad():
         if form == "state_dict":
             weights = graph.model.state_dict()
             weights.metadata = vars(metadata)
@@ -55,7 +55,7 @@ def dynamic_shapes(metadata: Metadata) -> Any:
 
 
 @contextmanager
-def explained(form: str) -> Iterator[None]:
+def quiet_exporter(form: str) -> Iterator[None]:
     """Without what exporters print of themselves, and with one sentence in place of their many kinds of errors."""
     disabled = logging.root.manager.disable
     logging.disable(logging.WARNING)

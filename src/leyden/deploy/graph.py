@@ -101,14 +101,14 @@ class Graph(nn.Module):
         return self.readout(self.model(x).float())
 
 
-class Call(nn.Module):
+class OwnGraph(nn.Module):
     """A user's own task by its `forward`; a dict batch enters as its values, in the order of `keys`."""
 
     def __init__(self, task: nn.Module, keys: list[str] | None = None):
         super().__init__()
         self.model, self.keys = task, keys
 
-    def named(self, *inputs: Tensor) -> dict[str, Tensor]:
+    def named_outputs(self, *inputs: Tensor) -> dict[str, Tensor]:
         """The outputs by their names. Raises UserError where they are no tensors."""
         outputs = self.model(dict(zip(self.keys, inputs, strict=True))) if self.keys else self.model(*inputs)
         if not isinstance(outputs, dict):
@@ -119,7 +119,7 @@ class Call(nn.Module):
         return outputs
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        return tuple(self.named(*inputs).values())
+        return tuple(self.named_outputs(*inputs).values())
 
 
 def resized(image: Tensor, size: Sequence[int] | None) -> Tensor:

@@ -33,10 +33,10 @@ def of_split(split: str, data: Any) -> Iterator[Sample]:
     samples = data.splits[split]
     for index in range(len(samples)):
         name = data.name(split, index) if isinstance(data, ImageFolder) else f"{split}[{index}]"
-        yield Sample(name, partial(of_data, samples, index), samples.y[index])
+        yield Sample(name, partial(read_from_split, samples, index), samples.y[index])
 
 
-def of_data(samples: Any, index: int) -> Tensor:
+def read_from_split(samples: Any, index: int) -> Tensor:
     """A sample of the run's own data, after its transforms."""
     x, _, _ = samples.__getitems__([index])
     return x[0][0] if isinstance(x, tuple) else x[0]
@@ -48,7 +48,7 @@ def of_path(path: str, metadata: Metadata) -> Iterator[Sample]:
     Raises:
         UserError: there is none that the model takes, or the only file cannot be opened or does not fit the model.
     """
-    files = found(path, metadata.kind)
+    files = matching_files(path, metadata.kind)
     for name, file in files:
         try:
             if file.suffix.lower() in BATCHES or metadata.kind == "sequence":
@@ -56,19 +56,19 @@ def of_path(path: str, metadata: Metadata) -> Iterator[Sample]:
             elif metadata.kind == "table":
                 yield from rows(name, file, metadata)
             else:
-                yield Sample(name, partial(picture, file, metadata))
+                yield Sample(name, partial(read_picture, file, metadata))
         except UserError as error:
             if len(files) == 1:
                 raise
-            yield Sample(name, partial(unreadable, str(error)))
+            yield Sample(name, partial(raise_error, str(error)))
 
 
-def unreadable(sentence: str) -> Tensor:
+def raise_error(sentence: str) -> Tensor:
     """The `read` of a file that could not even be opened."""
     raise UserError(sentence)
 
 
-def found(path: str, kind: str) -> list[tuple[str, Path]]:
+def matching_files(path: str, kind: str) -> list[tuple[str, Path]]:
     """Name and path of each file, sorted; hidden ones in a folder are left out. Raises UserError if there is none."""
     root = Path(path).expanduser()
     pattern = glob.escape(str(root)) + "/**" * root.is_dir() if root.exists() else str(root)
@@ -79,7 +79,7 @@ def found(path: str, kind: str) -> list[tuple[str, Path]]:
     return [(file.relative_to(root).as_posix() if root.is_dir() else str(file), file) for file in files]
 
 
-def picture(file: Path, metadata: Metadata) -> Tensor:
+def read_picture(file: Path, metadata: Metadata) -> Tensor:
     """uint8 of C x H x W: resized as the run does or to the one size that it knows; as it is for own transforms."""
     channels, *sides = metadata.inputs["image"][1:]
     size: Any = metadata.size or (None if "height" in sides else sides)
@@ -92,7 +92,7 @@ def arrays(name: str, file: Path, metadata: Metadata) -> Iterator[Sample]:
     Raises:
         UserError: it cannot be read, or is not of the shape and type that the model takes.
     """
-    x, lengths = (sequence_folder.load(file).numpy(), None) if file.suffix.lower() == ".csv" else opened(file)
+    x, lengths = (sequence_folder.load(file).numpy(), None) if file.suffix.lower() == ".csv" else load_arrays(file)
     single = metadata.kind == "sequence" and x.ndim == 2
     x, dims = x[None] if single else x, next(iter(metadata.inputs.values()))
     fits = x.ndim == len(dims) and all(isinstance(d, str) or d == size for d, size in zip(dims, x.shape, strict=True))
@@ -104,10 +104,10 @@ def arrays(name: str, file: Path, metadata: Metadata) -> Iterator[Sample]:
     for index, values in enumerate(x):
         where = name if single else f"{name}[{index}]"
         length = None if lengths is None else int(lengths[index])
-        yield Sample(where, partial(entry, where, values, length, metadata))
+        yield Sample(where, partial(read_entry, where, values, length, metadata))
 
 
-def opened(file: Path) -> tuple[Any, Any]:
+def load_arrays(file: Path) -> tuple[Any, Any]:
     """The array of a .npy file, or `x` of a .npz file with `lengths`, if there are any."""
     try:
         loaded = np.load(file, mmap_mode="r", allow_pickle=False)
@@ -116,7 +116,7 @@ def opened(file: Path) -> tuple[Any, Any]:
         raise UserError(f"{file} cannot be read as a batch ({' '.join(str(error).split())}).") from error
 
 
-def entry(where: str, values: np.ndarray, length: int | None, metadata: Metadata) -> Tensor:
+def read_entry(where: str, values: np.ndarray, length: int | None, metadata: Metadata) -> Tensor:
     """A sample of a batch as the model takes it."""
     x = torch.from_numpy(np.array(values))
     if metadata.kind == "image":
@@ -142,11 +142,11 @@ def rows(name: str, file: Path, metadata: Metadata) -> Iterator[Sample]:
     if len(columns) != metadata.inputs["row"][1] or (not metadata.columns and all(map(table.is_number, cells))):
         raise UserError(f"{file} must have a header and {metadata.inputs['row'][1]} columns; got {', '.join(cells)}.")
     texts = zip(*(cells[column["name"]] for column in columns), strict=True)
-    for place, of_row in zip(places, texts, strict=True):
-        yield Sample(f"{name}:{place}", partial(row, f"Line {place} of {file}", of_row, columns))
+    for place, row in zip(places, texts, strict=True):
+        yield Sample(f"{name}:{place}", partial(read_row, f"Line {place} of {file}", row, columns))
 
 
-def row(where: str, texts: tuple[str, ...], columns: list[dict[str, Any]]) -> Tensor:
+def read_row(where: str, texts: tuple[str, ...], columns: list[dict[str, Any]]) -> Tensor:
     """The cells of a line as the model takes them."""
     x = [table.codes(column, [text])[0] for column, text in zip(columns, texts, strict=True)]
     for column, text, value in zip(columns, texts, x, strict=True):

@@ -75,9 +75,9 @@ class Predictor(LightningModule):
     def predict_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, Any]:
         errors, targets, classes = batch["errors"], batch["targets"], self.metadata.classes
         width = next(iter(self.metadata.outputs.values()))[1]
-        found = torch.zeros(0, width) if batch["x"] is None else self.graph(*batch["x"]).cpu()
-        outputs = found.new_full((len(errors), width), math.nan)
-        outputs[torch.tensor([error is None for error in errors])] = found
+        readable = torch.zeros(0, width) if batch["x"] is None else self.graph(*batch["x"]).cpu()
+        outputs = readable.new_full((len(errors), width), math.nan)
+        outputs[torch.tensor([error is None for error in errors])] = readable
         columns: dict[str, Any] = {"name": batch["names"]}
         columns |= self.best(outputs, classes) if classes else numbered("prediction", outputs)
         if None not in targets:
@@ -136,7 +136,7 @@ class RowWriter(Callback):
         columns: dict[str, list[Any]] = {"name": [str(self.total + index) for index in range(size)]}
         for name, array in arrays.items():
             if array.size == size:
-                columns[name] = plain(array.reshape(size))
+                columns[name] = json_values(array.reshape(size))
             elif self.file is sys.stdout:
                 raise UserError(f"{name} of `predict_step` is an array, which needs a file; type output=<file>.csv.")
             else:
@@ -167,7 +167,7 @@ def as_array(values: Any) -> np.ndarray:
     return np.asarray(values)
 
 
-def plain(array: np.ndarray) -> list[Any]:
+def json_values(array: np.ndarray) -> list[Any]:
     """Values as JSON has them: floats in the digits that their type has, None for NaN."""
     if array.dtype.kind != "f":
         return array.tolist()

@@ -16,7 +16,7 @@ from leyden.data.decode import decode
 from leyden.data.image_folder import ImageFolder
 from leyden.data.samples import Tensors
 from leyden.deploy import formats
-from leyden.deploy.graph import Call, Graph, Metadata, resize_in_float, resized
+from leyden.deploy.graph import Graph, Metadata, OwnGraph, resize_in_float, resized
 from leyden.tasks.supervised import Supervised
 
 BATCHES = (3, 1, 2, 7)  # samples of each batch; the exporter sees the first
@@ -24,7 +24,7 @@ TOLERANCE, RESIZED = 1e-4, 0.01  # largest difference; the same where pictures a
 Cases = list[tuple[tuple[Tensor, ...], tuple[Tensor, ...]]]  # inputs, and what the checkpoint makes of them
 
 
-def of_data(task: Supervised, datamodule: LightningDataModule, metadata: Metadata) -> tuple[Graph, Metadata, Cases]:
+def from_data(task: Supervised, datamodule: LightningDataModule, metadata: Metadata) -> tuple[Graph, Metadata, Cases]:
     """A task of leyden, and real samples of its validation data (or of test, or train, where there is none).
 
     Raises:
@@ -39,12 +39,12 @@ def of_data(task: Supervised, datamodule: LightningDataModule, metadata: Metadat
             metadata.inputs["image"][1:] = list(samples.x.shape[1:])  # before any transforms
     steps: list[Any] = [partial(resize_in_float, size=metadata.size)] if metadata.size else []
     graph = Graph(task, steps + list(datamodule.transforms["val"]))
-    batches = [raw(datamodule, samples, metadata, count) for count in BATCHES]
-    cases: Cases = [(inputs, (evaluated(task, datamodule, metadata, inputs),)) for inputs in batches]
+    batches = [raw_batch(datamodule, samples, metadata, count) for count in BATCHES]
+    cases: Cases = [(inputs, (reference(task, datamodule, metadata, inputs),)) for inputs in batches]
     return graph.eval(), metadata, cases
 
 
-def raw(datamodule: Any, samples: Any, metadata: Metadata, count: int) -> tuple[Tensor, ...]:
+def raw_batch(datamodule: Any, samples: Any, metadata: Metadata, count: int) -> tuple[Tensor, ...]:
     """Samples before transforms; where any length or size is taken, one that depends on `count`."""
     keys, more = [(count + place) % len(samples) for place in range(count)], count - 1
     if metadata.kind == "sequence":
@@ -60,7 +60,7 @@ def raw(datamodule: Any, samples: Any, metadata: Metadata, count: int) -> tuple[
     return (torch.stack([decode(file, size, datamodule.channels, datamodule.background) for file in files]),)
 
 
-def evaluated(task: Supervised, datamodule: DataModule, metadata: Metadata, inputs: tuple[Tensor, ...]) -> Tensor:
+def reference(task: Supervised, datamodule: DataModule, metadata: Metadata, inputs: tuple[Tensor, ...]) -> Tensor:
     """What the task itself makes of a raw batch, on the way that an evaluation takes."""
     x: Any = inputs
     if metadata.kind != "sequence":
@@ -72,7 +72,7 @@ def evaluated(task: Supervised, datamodule: DataModule, metadata: Metadata, inpu
         return task.readout()(task(x).float())
 
 
-def of_example(task: LightningModule) -> tuple[Call, Metadata, Cases]:
+def from_example(task: LightningModule) -> tuple[OwnGraph, Metadata, Cases]:
     """A user's own task, and its `example_input`, a batch (a tensor, several, or a dict) for its `forward`.
 
     Raises:
@@ -85,16 +85,16 @@ def of_example(task: LightningModule) -> tuple[Call, Metadata, Cases]:
     parts = list(example.values()) if keys else example if isinstance(example, tuple | list) else [example]
     if not parts or not all(isinstance(part, Tensor) and part.dim() and len(part) for part in parts):
         raise UserError(f"example_input of {name} must hold tensors whose first dimension is the batch.")
-    call = Call(task, keys).eval()
+    graph = OwnGraph(task, keys).eval()
     batches = [tuple(part.detach().cpu()[torch.arange(n) % len(part)] for part in parts) for n in BATCHES]
     with torch.no_grad():
-        cases: Cases = [(inputs, call(*inputs)) for inputs in batches]
-        named = call.named(*batches[0])
+        cases: Cases = [(inputs, graph(*inputs)) for inputs in batches]
+        named = graph.named_outputs(*batches[0])
     names = keys or list(inspect.signature(task.forward).parameters)
     dims = {key: ["batch", *part.shape[1:]] for key, part in zip(names, parts, strict=False)}
     outputs = {key: ["batch", *part.shape[1:]] for key, part in named.items()}
     metadata = Metadata("own", dims, outputs, str(parts[0].dtype).removeprefix("torch."))
-    return call, metadata, cases
+    return graph, metadata, cases
 
 
 def check(form: str, path: Path, graph: nn.Module, metadata: Metadata, cases: Cases) -> dict[str, Any]:
@@ -112,15 +112,15 @@ def check(form: str, path: Path, graph: nn.Module, metadata: Metadata, cases: Ca
         reason = " ".join(str(error).split())[:300]
         raise Failed(f"The exported file does not run ({reason}). Nothing was written.") from error
     for (inputs, expected), outputs in zip(cases, results, strict=True):
-        found = [torch.as_tensor(part) for part in (outputs if isinstance(outputs, list | tuple) else [outputs])]
-        sizes, got, want = ([list(part.shape) for part in parts] for parts in (inputs, found, expected))
+        actual = [torch.as_tensor(part) for part in (outputs if isinstance(outputs, list | tuple) else [outputs])]
+        sizes, got, want = ([list(part.shape) for part in parts] for parts in (inputs, actual, expected))
         if got != want:
             raise Failed(f"For {sizes} the exported file gives {got}, the checkpoint {want}. Nothing was written.")
         batches.append(sizes)
-        differences += [(one.double() - other.double()).abs() for one, other in zip(found, expected, strict=True)]
+        differences += [(one.double() - other.double()).abs() for one, other in zip(actual, expected, strict=True)]
     scale = torch.tensor(metadata.target_std or 1.0, dtype=torch.float64)
-    apart = float(torch.stack([(part / scale).max() for part in differences]).max())  # NaN if any is
+    difference = float(torch.stack([(part / scale).max() for part in differences]).max())  # NaN if any is
     limit = RESIZED if metadata.size else TOLERANCE
-    if not apart <= limit:
-        raise Failed(f"The exported file is {apart:.2g} away from the checkpoint, above {limit:g}; not written.")
-    return {"max_abs_diff": apart, "tolerance": limit, "batches": batches}
+    if not difference <= limit:
+        raise Failed(f"The exported file is {difference:.2g} away from the checkpoint, above {limit:g}; not written.")
+    return {"max_abs_diff": difference, "tolerance": limit, "batches": batches}

@@ -5,7 +5,7 @@ import pytest
 
 from leyden import UserError
 from leyden.deploy.graph import Metadata
-from leyden.deploy.inputs import found, of_path
+from leyden.deploy.inputs import matching_files, of_path
 
 IMAGE = Metadata("image", {"image": ["batch", 1, 2, 3]}, {"probs": ["batch", 2]}, dtype="uint8")
 SEQUENCE = Metadata("sequence", {"values": ["batch", "time", 3], "lengths": ["batch"]}, {"probs": ["batch", 2]})
@@ -16,7 +16,7 @@ def test_a_folder_in_the_order_of_names(tmp_path):
     for name in ("b.png", "a.PNG", ".c.png", "d.txt", "x/z.png", "x/a.png", ".h/e.png"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    assert [name for name, _ in found(str(tmp_path), "image")] == ["a.PNG", "b.png", "x/a.png", "x/z.png"]
+    assert [name for name, _ in matching_files(str(tmp_path), "image")] == ["a.PNG", "b.png", "x/a.png", "x/z.png"]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from torch import nn
 
 from leyden import Failed
 from leyden.deploy import formats, verify
-from leyden.deploy.graph import Call, Metadata
+from leyden.deploy.graph import Metadata, OwnGraph
 
 
 class Task(nn.Module):
@@ -21,7 +21,7 @@ class Task(nn.Module):
 @pytest.fixture(params=["torchscript", "state_dict"])
 def written(request, tmp_path):
     """A file, and a function that checks it against expected outputs that are changed so."""
-    graph, path = Call(Task()).eval(), tmp_path / "a"
+    graph, path = OwnGraph(Task()).eval(), tmp_path / "a"
     metadata = Metadata("own", {"x": ["batch", 3]}, {"probs": ["batch", 2]})
     formats.write(request.param, graph, (torch.ones(3, 3),), metadata, path)
 

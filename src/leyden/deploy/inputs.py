@@ -110,7 +110,7 @@ def arrays(name: str, file: Path, metadata: Metadata) -> Iterator[Sample]:
 def load_arrays(file: Path) -> tuple[Any, Any]:
     """The array of a .npy file, or `x` of a .npz file with `lengths`, if there are any."""
     try:
-        loaded = np.load(file, mmap_mode="r", allow_pickle=False)
+        loaded = np.load(file, allow_pickle=False)
         return (loaded, None) if isinstance(loaded, np.ndarray) else (loaded["x"], loaded.get("lengths"))
     except Exception as error:  # damaged heads and archives have errors of many kinds
         raise UserError(f"{file} cannot be read as a batch ({' '.join(str(error).split())}).") from error

@@ -9,9 +9,9 @@ from leyden.deploy.formats import Scanned, with_scans
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cell", [nn.GRU, nn.LSTM])
 @pytest.mark.parametrize(
-    "options", [{}, {"num_layers": 2, "bidirectional": True}, {"bias": False, "batch_first": True}]
+    ("cell", "options"),
+    [(nn.GRU, {"bias": False, "batch_first": True}), (nn.LSTM, {"num_layers": 2, "bidirectional": True})],
 )
 def test_a_scan_has_equal_numbers(cell, options):
     torch.manual_seed(0)

@@ -126,6 +126,7 @@ def resume(line: Line, asked: str) -> Start:
         raise UserError(f"resume={asked} goes on with one run; take -m out.")
     longer = any(stored.name_of(key) in keys.GROWTH for key in line.keys)
     run = paths.find(asked, logs(line), unfinished=not longer)
+    run.check_free()
     if not longer:
         leave_if_complete(run)
     found = stored.stored_config(line, run.directory, stored.RESUME)
@@ -165,7 +166,8 @@ def go_on_with_name(line: Line, directory: Path, found: Composed) -> Start:
     if foreign and not (directory / "config.yaml").is_file():
         raise UserError(f"{directory} holds {foreign[0]}, which is of no run; type another name.")
     run = Run(directory)
-    if not run.begun and run.status not in (Status.FINISHED, Status.RUNNING):
+    run.check_free()
+    if not run.begun and run.status != Status.FINISHED:
         return Start("run", line, directory, False, found.tree, found.loader)  # no step of it is left
     before = split(shlex.split(run.record.get("command") or "")[2:], "train").keys
     if set(line.typed) != set(before):

@@ -23,7 +23,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from leyden import UserError
-from leyden.launch import cluster, overrides, parallel, ranks, sweeps
+from leyden.launch import cluster, overrides, ranks, sweeps
 from leyden.launch.line import show_help
 from leyden.launch.plan import Start, plan
 from leyden.run import configs, paths
@@ -135,7 +135,7 @@ def carry_out(function: Function, script: str, directory: Path, cfg: DictConfig,
         cluster.fit(cfg.trainer)
         cluster.share(OmegaConf.to_yaml(cfg))
         return function(cfg)
-    parallel.take_gpu(cfg.trainer)
+    cluster.take_gpu(cfg.trainer)
     processes = ranks.count(cfg.trainer)
     if processes == 1 and cfg.trainer.strategy == "ddp":
         cfg.trainer.update(strategy="auto", devices=1)  # no process group that the next job would inherit

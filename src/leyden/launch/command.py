@@ -42,17 +42,18 @@ def launch(function: Function, config: str) -> None:
     if ranks.entered():
         ranks.enter(function)
     os.environ["LEYDEN_COMMAND"] = shlex.join(["python", *sys.argv])  # as typed, for run.json
+    for number in ranks.SIGNALS:
+        signal.signal(number, lambda number, frame: sys.exit(128 + number))
     try:
         if ranks.outside() and not {"-m", "--multirun"}.isdisjoint(sys.argv):
             raise UserError("torchrun and srun start one run; type python in their place, or -m hydra/launcher=slurm.")
-        with interruptible():
-            if ranks.outside() and cluster.rank() > 0:
-                cluster.join(function)
-            elif not {"--help", "-h"}.isdisjoint(sys.argv):
-                print(show_help(config, paths.CONF))
-            else:
-                with cluster.awaited(), tidied(plan(sys.argv[1:], config)) as start:
-                    (single if start.mode == "run" else several)(function, start, config)
+        if ranks.outside() and cluster.rank() > 0:
+            cluster.join(function)
+        elif not {"--help", "-h"}.isdisjoint(sys.argv):
+            print(show_help(config, paths.CONF))
+        else:
+            with cluster.awaited(), tidied(plan(sys.argv[1:], config)) as start:
+                (single if start.mode == "run" else several)(function, start, config)
     except UserError as error:
         print(error, file=sys.stderr)
         sys.exit(error.status)
@@ -83,13 +84,13 @@ def tidied(start: Start) -> Iterator[Start]:
 
 def single(function: Function, start: Start, config: str) -> None:
     """Hand the composed config to Hydra's `run_job`, which writes .hydra/; Hydra composes nothing again."""
-    directory, tree = start.directory, start.tree
-    assert directory and tree is not None and start.loader
+    directory, tree = start.directory, start.config.tree
+    assert directory
     with open_dict(tree):
         tree.hydra.run.dir, tree.hydra.job.name = configs.literal(str(directory)), config
         if not start.fresh and tree.get("resume"):  # what Hydra noted when the run began stays
             tree.hydra.output_subdir = None
-    context = HydraContext(config_loader=start.loader, callbacks=Callbacks(tree))
+    context = HydraContext(config_loader=start.config.loader, callbacks=Callbacks(tree))
     job = partial(carry_out, function, ranks.script(function), directory)
     with Run(directory).claim():
         done = run_job(job, tree, "hydra.run.dir", None, context, configure_logging=False)
@@ -104,10 +105,10 @@ def several(function: Function, start: Start, config: str) -> None:
     if start.directory:
         quoted = str(start.directory).replace("'", "\\'").replace("${", "\\${")
         settings.append(f"hydra.sweep.dir='{quoted}'")
-        if start.tree is not None:
+        if start.config.base is not None:
             path, name = start.directory / ".hydra", "primary"
             path.mkdir(exist_ok=True)
-            OmegaConf.save(start.tree, path / "primary.yaml")
+            OmegaConf.save(start.config.base, path / "primary.yaml")
     sys.argv[1:] = [*line.flags, *settings, *line.keys]
     job = partial(start_job, function, ranks.script(function))  # which is not known where a launcher has pickled it
     with sweeps.kept(start.directory, line) if start.directory else nullcontext():
@@ -149,21 +150,3 @@ def carry_out(function: Function, script: str, directory: Path, cfg: DictConfig,
         if not before or Run(directory).record != before:  # else a run that goes on had not begun
             Run(directory).end(Status.FAILED if failed else Status.STOPPED, str(error) if failed else None)
         raise
-
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Make signals leave as SystemExit(128 + signal), wherever the command is."""
-
-    def leave(number: int, frame: Any) -> None:
-        raise SystemExit(128 + number)
-
-    try:
-        before = {number: signal.signal(number, leave) for number in ranks.SIGNALS}
-    except ValueError:  # not in the main thread, where Python takes no handlers
-        before = {}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -40,6 +40,7 @@ def mistake(override: Override, flat: dict[str, Any], groups: list[str]) -> str:
     target, name = flat.get(f"{parent}._target_"), key.removeprefix(f"{parent}.").partition(".")[0]
     arguments = constructor(str(target)) if target else None if "." in parent or parent == "facts" else {}
     free = arguments is None or name in {*arguments, *SPECIAL}  # inside an argument there is any data
+    free |= "_target_" in (override.value() if isinstance(override.value(), dict) else {})
     if plus and free:
         return ""
     known = [*flat, *groups, *(f"{parent}.{argument}" for argument in arguments or ())]

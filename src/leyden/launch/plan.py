@@ -5,9 +5,6 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from hydra.core.config_loader import ConfigLoader
-from omegaconf import DictConfig
-
 from leyden import UserError, require
 from leyden.launch import overrides, ranks, stored, sweeps
 from leyden.launch.line import Line, name_of, split, value_of
@@ -32,10 +29,9 @@ class Start:
 
     mode: str
     line: Line
+    config: Composed
     directory: Path | None = None
     fresh: bool = False  # this command made the directory
-    tree: DictConfig | None = None  # a run's, composed, with Hydra's node; the stored one that a sweep varies
-    loader: ConfigLoader | None = None
 
 
 def plan(argv: list[str], config: str) -> Start:
@@ -50,46 +46,47 @@ def plan(argv: list[str], config: str) -> Start:
     if config == "train" and len(asked) > 1:
         raise UserError(f"{' and '.join(f'{name}=' for name in asked)} are two things to go on with; type one of them.")
     sweep = sweeps.go_on(line, asked["sweep"], logs) if "sweep" in asked else None
-    if sweep:
-        asked = line.take("rerun")
-    if "resume" in asked:
-        return resume(line, asked["resume"], logs)
-
-    found = composed(line, config, asked, logs)
+    found, run = composed(line, config, line.take("rerun") if sweep else asked, logs)
     forbid(line)
-    if any(flag in SHOWS for flag in line.flags):
-        return Start("show", line, tree=found.base)
+    if not {*SHOWS}.isdisjoint(line.flags):
+        return Start("show", line, found)
     tree, folder = found.tree, paths.in_project(found.tree.log_dir)
     if config in ("predict", "export") and (ranks.outside() or ranks.count(tree.trainer) > 1):
         raise UserError(f"{config}.py runs in one process, without torchrun; type trainer.devices=1.")
     if line.multirun:
         if tree.hydra.runtime.choices["hydra/sweeper"] == "basic":
             line.keys.append("hydra.sweeper._target_=hydra_plugins.search.Grid")
-        return Start("multirun", line, sweep or paths.create(folder / "sweep"), sweep is None, found.base)
+        return Start("multirun", line, found, sweep or paths.create(folder / "sweep"), sweep is None)
+    if run and "resume" in asked:
+        return going_on(line, run, found, asked["resume"])
     name = str(tree.name) if config == "train" and tree.name is not None else None
     require(not name or bool(re.fullmatch(NAME, name)), "name", "letters, digits, . + - _ or @, and not latest", name)
     if name and (folder / config / name).exists():
         return go_on_with_name(line, Run(folder / config / name), found)
-    return Start("run", line, paths.create(folder / config, name), True, tree, found.loader)
+    return Start("run", line, found, paths.create(folder / config, name), True)
 
 
-def composed(line: Line, config: str, asked: dict[str, str], logs: Path) -> Composed:
-    """The tree of a new run, or of a command that starts from an old one.
+def composed(line: Line, config: str, asked: dict[str, str], logs: Path) -> tuple[Composed, Run | None]:
+    """The config of a command, and the old run that it starts from or goes on with.
 
     Raises:
         UserError: what is typed is wrong, or there is no such run.
     """
-    if "rerun" in asked:
-        return stored.stored_config(line, paths.find(asked["rerun"], logs).directory, stored.RERUN)
-    if "run" not in ASKED.get(config, ()):
-        return overrides.compose(line, paths.CONF)
-    if "run" not in asked:
+    purpose = next((name for name in stored.GROUPS if name in asked), "")
+    if purpose == stored.RESUME and line.multirun:
+        raise UserError(f"resume={asked['resume']} goes on with one run; take -m out.")
+    if not purpose and "run" in ASKED.get(config, ()):
         raise UserError(f"Which run? Type run=<run directory, checkpoint or latest>; {config}.py --help has more.")
-    run = paths.find(asked["run"], logs)
-    found = stored.stored_config(line, run.directory, stored.READ)
-    found.tree.update({name: configs.literal(value) for name, value in asked.items()})
-    found.tree.run = str(run.checkpoint(asked["run"]))
-    return found
+    if not purpose:
+        return overrides.compose(line, paths.CONF), None
+    run = paths.find(asked[purpose], logs, unfinished=purpose == stored.RESUME and not longer(line))
+    if purpose == stored.RESUME:
+        run.check_free()
+    found = stored.stored_config(line, run.directory, purpose)
+    if purpose == stored.READ:
+        found.tree.update({name: configs.literal(value) for name, value in asked.items()})
+        found.tree.run = str(run.checkpoint(asked["run"]))
+    return found, run
 
 
 def forbid(line: Line) -> None:
@@ -106,20 +103,9 @@ def forbid(line: Line) -> None:
 # a run that is there already
 
 
-def resume(line: Line, asked: str, logs: Path) -> Start:
-    """Go on with a run in its own directory; leaves where it is complete.
-
-    Raises:
-        UserError: there is no such run, or what is typed does not go with it.
-    """
-    if line.multirun:
-        raise UserError(f"resume={asked} goes on with one run; take -m out.")
-    longer = any(name_of(key) in keys.GROWTH for key in line.keys)
-    run = paths.find(asked, logs, unfinished=not longer)
-    run.check_free()
-    found = stored.stored_config(line, run.directory, stored.RESUME)
-    checkpoint = run.checkpoints / Path(asked).name if asked.endswith(".ckpt") else run.directory
-    return going_on(line, run, found, checkpoint, longer)
+def longer(line: Line) -> bool:
+    """Whether a run is to go on for longer than it was meant to."""
+    return any(name_of(key) in keys.GROWTH for key in line.keys)
 
 
 def go_on_with_name(line: Line, run: Run, found: Composed) -> Start:
@@ -130,7 +116,7 @@ def go_on_with_name(line: Line, run: Run, found: Composed) -> Start:
     """
     run.check_free()
     if not run.begun and run.status != Status.FINISHED:
-        return Start("run", line, run.directory, False, found.tree, found.loader)
+        return Start("run", line, found, run.directory)
     now, then = {*line.typed}, {*split(shlex.split(run.record.get("command") or "")[2:], "train").typed}
     if now != then:
         new, old = (" ".join(sorted(typed)) or "nothing" for typed in (now - then, then - now))
@@ -138,15 +124,16 @@ def go_on_with_name(line: Line, run: Run, found: Composed) -> Start:
             f"There is a run {run.directory} of other overrides: now {new}, then {old}; type another name, or go on "
             f"with it by resume={run.directory}."
         )
-    return going_on(line, run, stored.continued(run.directory, found), run.directory)
+    return going_on(Line("train"), run, stored.continued(run.directory, found), "")
 
 
-def going_on(line: Line, run: Run, found: Composed, checkpoint: Path, longer: bool = False) -> Start:
+def going_on(line: Line, run: Run, found: Composed, asked: str) -> Start:
     """A start that goes on from a checkpoint of a run, or from its newest; leaves where the run is complete."""
     where = paths.in_words(run.directory)
-    if run.status == Status.FINISHED and not longer:
+    if run.status == Status.FINISHED and not longer(line):
         print(f"The run {where} is complete; python src/eval.py run={run.directory} tests it again.")
         raise SystemExit(0)
     print(f"going on with {where}")
+    checkpoint = run.checkpoints / Path(asked).name if asked.endswith(".ckpt") else run.directory
     stored.set_resume_checkpoint(found.tree, run, str(checkpoint))
-    return Start("run", line, run.directory, False, found.tree, found.loader)
+    return Start("run", line, found, run.directory)

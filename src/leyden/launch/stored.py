@@ -13,8 +13,8 @@ from leyden.launch.overrides import Composed
 from leyden.run import configs, keys, paths
 from leyden.run.run import Run
 
-RESUME, RERUN, READ = "resume", "rerun", "read"  # what an old run is wanted for
-GROUPS = {  # which groups may then be typed; None: any group of one part of the config
+RESUME, RERUN, READ = "resume", "rerun", "run"  # what is typed before an old run: what it is wanted for
+GROUPS = {  # the groups that may then be typed, too; None: any of one part of the config
     RESUME: ("trainer", "logger", "profiler", "callbacks"),
     RERUN: None,
     READ: ("trainer", "logger"),

@@ -119,6 +119,7 @@ def test_a_mistake_is_one_sentence(typed, words):
         ["facts={outputs: 3}", "checkpoint={monitor: val/loss}"],
         ["name=exp-1.b", "tags=[a,b]", "note='a (b) #c'", "log_dir='/a b'"],
         ["+optimizer.amsgrad=true", "+model._convert_=all", "+logger.mine={_target_: a.B}"],
+        ["~scheduler", "+scheduler={_target_: a.B}"],
         ["-m", "model=cnn,mlp", "optimizer.lr=1e-3,1e-2", "seed=range(3)", "logger=[wandb],[tensorboard]"],
         ["-m", "optimizer.lr=interval(1e-4,1e-1)", "trainer.max_epochs=interval(1,10)", "scheduler=glob(*)"],
         ["--cfg", "job", "-p", "model"],

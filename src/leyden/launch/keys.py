@@ -25,22 +25,22 @@ def flatten(node: Any, prefix: str = "") -> dict[str, Any]:
 
 def mistake(override: Override, flat: dict[str, Any], groups: list[str]) -> str:
     """What is wrong with an override of a key, or nothing; Hydra itself says it of its own keys and of ~."""
-    text, key, plus = str(override.input_line), override.key_or_group, override.is_add() or override.is_force_add()
+    text, key, value = str(override.input_line), override.key_or_group, override.value()
     if override.is_hydra_override() or override.is_delete():
         return ""
     if key in flat:
-        return wrong_value(key, flat, override.value())
+        return wrong_value(key, flat, value)
     parent = key.rpartition(".")[0]
     while parent and parent not in flat:
         parent = parent.rpartition(".")[0]
-    group, _, option = key.partition(".")
+    plus, (group, _, option) = text.startswith("+"), key.partition(".")
     if group in LISTS and parent in ("", group):
         name = option.partition(".")[0]
         return "" if plus else f"`{group}.{name}` is not chosen; type '{group}=[{name}]', or +{text} for your own."
     target, name = flat.get(f"{parent}._target_"), key.removeprefix(f"{parent}.").partition(".")[0]
     arguments = constructor(str(target)) if target else None if "." in parent or parent == "facts" else {}
     free = arguments is None or name in {*arguments, *SPECIAL}  # inside an argument there is any data
-    free |= "_target_" in (override.value() if isinstance(override.value(), dict) else {})
+    free |= isinstance(value, dict) and "_target_" in value
     if plus and free:
         return ""
     known = [*flat, *groups, *(f"{parent}.{argument}" for argument in arguments or ())]
@@ -93,7 +93,7 @@ def constructor(target: str) -> dict[str, str] | None:
             own = {each.arg: ast.unparse(each.annotation or ast.Name("float")) for each in taken if each.arg != "self"}
             if init and not init.kwarg:
                 return own
-            bases = getattr(node, "bases", ())  # one takes what **rest hands on, or all where there is no __init__
+            bases = getattr(node, "bases", [])  # one takes what **rest hands on, or all where there is no __init__
             inherited = constructor(f"{module}.{ast.unparse(bases[0])}") if len(bases) == 1 else None
             return None if inherited is None else inherited | own
     return None

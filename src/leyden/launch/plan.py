@@ -58,7 +58,7 @@ def plan(argv: list[str], config: str) -> Start:
             line.keys.append("hydra.sweeper._target_=hydra_plugins.search.Grid")
         return Start("multirun", line, found, sweep or paths.create(folder / "sweep"), sweep is None)
     if run and "resume" in asked:
-        return going_on(line, run, found, asked["resume"])
+        return going_on(line, run, found, asked["resume"], is_longer(line))
     name = str(tree.name) if config == "train" and tree.name is not None else None
     require(not name or bool(re.fullmatch(NAME, name)), "name", "letters, digits, . + - _ or @, and not latest", name)
     if name and (folder / config / name).exists():
@@ -79,7 +79,7 @@ def composed(line: Line, config: str, asked: dict[str, str], logs: Path) -> tupl
         raise UserError(f"Which run? Type run=<run directory, checkpoint or latest>; {config}.py --help has more.")
     if not purpose:
         return overrides.compose(line, paths.CONF), None
-    run = paths.find(asked[purpose], logs, unfinished=purpose == stored.RESUME and not longer(line))
+    run = paths.find(asked[purpose], logs, unfinished=purpose == stored.RESUME and not is_longer(line))
     if purpose == stored.RESUME:
         run.check_free()
     found = stored.stored_config(line, run.directory, purpose)
@@ -103,7 +103,7 @@ def forbid(line: Line) -> None:
 # a run that is there already
 
 
-def longer(line: Line) -> bool:
+def is_longer(line: Line) -> bool:
     """Whether a run is to go on for longer than it was meant to."""
     return any(name_of(key) in keys.GROWTH for key in line.keys)
 
@@ -124,13 +124,13 @@ def go_on_with_name(line: Line, run: Run, found: Composed) -> Start:
             f"There is a run {run.directory} of other overrides: now {new}, then {old}; type another name, or go on "
             f"with it by resume={run.directory}."
         )
-    return going_on(Line("train"), run, stored.continued(run.directory, found), "")
+    return going_on(line, run, stored.continued(run.directory, found))
 
 
-def going_on(line: Line, run: Run, found: Composed, asked: str) -> Start:
+def going_on(line: Line, run: Run, found: Composed, asked: str = "", longer: bool = False) -> Start:
     """A start that goes on from a checkpoint of a run, or from its newest; leaves where the run is complete."""
     where = paths.in_words(run.directory)
-    if run.status == Status.FINISHED and not longer(line):
+    if run.status == Status.FINISHED and not longer:
         print(f"The run {where} is complete; python src/eval.py run={run.directory} tests it again.")
         raise SystemExit(0)
     print(f"going on with {where}")

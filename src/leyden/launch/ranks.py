@@ -62,9 +62,8 @@ def gpus(accelerator: str) -> int:
 
 
 def outside() -> bool:
-    """Whether torchrun or srun started this process as a rank."""
-    slurm = "SLURM_PROCID" in os.environ and int(os.environ.get("SLURM_NTASKS") or 1) > 1
-    return not entered() and (slurm or {"RANK", "WORLD_SIZE"} <= os.environ.keys())
+    """Whether torchrun, or srun in the words of torchrun, started this process as a rank."""
+    return not entered() and {"RANK", "WORLD_SIZE"} <= os.environ.keys()
 
 
 # the job process

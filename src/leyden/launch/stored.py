@@ -31,7 +31,7 @@ def stored_config(line: Line, directory: Path, purpose: str) -> Composed:
         UserError: the run cannot be read, or what is typed does not go with it.
     """
     old, groups = configs.stored(directory), GROUPS[purpose]
-    chosen = [key for key in line.keys if is_group(key)]
+    chosen = [key for key in line.keys if (paths.CONF / name_of(key)).is_dir()]
     for key in chosen:
         if name_of(key) in WHOLE or (groups and name_of(key) not in groups):
             choice = ", ".join(groups or [f"any group but {', '.join(WHOLE)}"])
@@ -58,10 +58,6 @@ def stored_config(line: Line, directory: Path, purpose: str) -> Composed:
     if purpose == RESUME:
         check_resumable(line, old, found.tree, directory)
     return found
-
-
-def is_group(key: str) -> bool:
-    return (paths.CONF / name_of(key)).is_dir()
 
 
 def evaluate(tree: DictConfig, composed: DictConfig) -> None:

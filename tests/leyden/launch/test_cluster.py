@@ -71,6 +71,9 @@ def test_srun_makes_one_run_and_goes_on_with_it_when_requeued(tmp_path):
 def test_a_job_of_slurm_speaks_the_words_of_torchrun(monkeypatch):
     words = {"SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_NNODES": "2", "SLURM_LOCALID": "1", "SLURM_NODEID": "1",
              "SLURM_JOB_ID": "123456", "SLURM_NODELIST": "gpu[07-08],other"}  # fmt: skip
+    monkeypatch.setattr(os, "environ", words | {"SLURM_NTASKS": "1"})
+    cluster.translate()  # a job of one task
+    assert "RANK" not in os.environ
     monkeypatch.setattr(os, "environ", words)
     cluster.translate()
     assert words["RANK"] == "5" and words["WORLD_SIZE"] == "8" and words["LOCAL_WORLD_SIZE"] == "4"

@@ -40,17 +40,17 @@ def test_all_mistakes_at_once_in_a_line_each(command):
 
 
 @pytest.mark.slow
-def test_eight_launches_at_once_have_eight_directories(tmp_path):
+def test_launches_at_once_have_a_directory_each(tmp_path):
     context, line = stress_resume.server(), [*FAKE, f"log_dir='{tmp_path}'", "+facts.outputs=3"]
-    started = [context.Process(target=stress_resume.child, args=(line, tmp_path / "screen.txt")) for _ in range(8)]
+    started = [context.Process(target=stress_resume.child, args=(line, tmp_path / "screen.txt")) for _ in range(4)]
     for process in started:
         process.start()
     for process in started:
         process.join()
-    assert [process.exitcode for process in started] == [2] * 8
+    assert [process.exitcode for process in started] == [2] * 4
     records = [json.loads(path.read_text()) for path in tmp_path.glob("train/*/run.json")]
-    assert len(records) == 8 and {record["status"] for record in records} == {"failed"}
-    assert len({record["pid"] for record in records}) == 8
+    assert len(records) == 4 and {record["status"] for record in records} == {"failed"}
+    assert len({record["pid"] for record in records}) == 4
 
 
 def test_a_folder_that_cannot_be_written(said, tmp_path):

@@ -116,11 +116,7 @@ def test_what_would_change_the_numbers_is_refused(cli, tmp_path):
     assert cli(*SMALL, "name=a")[0] == 0
     run = tmp_path / "train" / "a"
     stopped(run)
-    for key, word in (
-        ("data.batch_size=8", "exact=false"), ("trainer.accumulate_grad_batches=2", "exact=false"),
-        ("optimizer.lr=1", "init_from"), ("model=cnn", "trainer"), ("seed=1", "exact=false"), ("sed=1", "seed"),
-        ("trainer=ddp", "world_size"),
-    ):  # fmt: skip
+    for key, word in (("optimizer.lr=1", "init_from"), ("trainer=ddp", "world_size")):
         status, said = cli("resume=a", key)
         assert status == 2 and word in said, said
     status, said = cli("-m", "resume=a")

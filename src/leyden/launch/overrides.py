@@ -106,11 +106,13 @@ class Composition:
         for values in read if not self.mistakes else ():
             ConfigLoaderImpl._apply_overrides_to_config(values[:1], tree)
         firsts = [values[0] for values in typed.values() if values]
+        if line.multirun and not {"--cfg", "-c"}.isdisjoint(line.flags):
+            line.keys = [str(each.input_line) for each in firsts]  # what is shown is the first job
         tree.hydra.overrides.task = [each.input_line for each in firsts if not each.is_hydra_override()]
         return Composed(tree, base, self.loader)
 
     def values(self, text: str) -> list[Override]:
-        """Each value of a sweep, the ends of an interval, or the one value; none: it cannot be read."""
+        """Each value of a sweep, the start of an interval, or the one value; none: it cannot be read."""
         try:
             override = self.parser.parse_overrides([text])[0]
         except HydraException:
@@ -118,8 +120,8 @@ class Composition:
             return []
         if not override.is_sweep_override():
             return [override]
-        ends = override.value() if override.is_interval_sweep() else None
-        texts = [f"{end:.15g}" for end in (ends.start, ends.end)] if ends else override.sweep_string_iterator()
+        interval = override.is_interval_sweep()
+        texts = [f"{override.value().start:.15g}"] if interval else override.sweep_string_iterator()
         return [each for value in texts for each in self.values(f"{override.get_key_element()}={value}")]
 
     def tree(self, choices: list[Override]) -> DictConfig:

@@ -44,7 +44,7 @@ def plan(argv: list[str], config: str) -> Start:
     logs = paths.logs_folder(*[value_of(key) for key in line.keys if name_of(key) == "log_dir"][-1:])
     asked = {name: value for name, value in line.take(*ASKED.get(config, ())).items() if value != "null"}
     if config == "train" and len(asked) > 1:
-        raise UserError(f"{' and '.join(f'{name}=' for name in asked)} are two things to go on with; type one of them.")
+        raise UserError(f"{' and '.join(f'{name}=' for name in asked)} exclude each other; take one of them out.")
     sweep = sweeps.go_on(line, asked["sweep"], logs) if "sweep" in asked else None
     found, run = composed(line, config, line.take("rerun") if sweep else asked, logs)
     forbid(line)

@@ -1,6 +1,7 @@
 """What the tests share: a config composed as the command does it, and a run in this process."""
 
 import runpy
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_dir
 
-from leyden.launch import overrides  # noqa: F401  (registers the resolvers)
+from leyden.launch import overrides, ranks  # noqa: F401  (registers the resolvers)
 from leyden.run import paths
 
 SMALL = ["data=fake", "data.num_samples=120", "data.shape=[1,8,8]", "data.batch_size=16", "model=mlp"]
@@ -73,12 +74,16 @@ def script(monkeypatch, capsys):
 
     def run(name: str, *arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", [str(paths.PROJECT / "src" / name), *arguments])
+        handlers = {number: signal.getsignal(number) for number in ranks.SIGNALS}
         capsys.readouterr()
         try:
             runpy.run_path(sys.argv[0], run_name="__main__")
             status = 0
         except SystemExit as left:
             status = left.code
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
         return status, *capsys.readouterr()
 
     return run

@@ -52,8 +52,9 @@ def evaluate(tmp_path):
     def run(directory: Path, **keys: object) -> dict:
         from eval import evaluate
 
-        tree = plan.composed(split([f"log_dir='{tmp_path}'"], "eval"), "eval", {"run": str(directory)}).tree
-        tree = overrides.without_hydra(tree)
+        line = split([f"log_dir='{tmp_path}'"], "eval")
+        found, _ = plan.composed(line, "eval", {"run": str(directory)}, tmp_path)
+        tree = overrides.without_hydra(found.tree)
         tree.update(keys, run_dir=str(tmp_path / "eval"))
         Path(tree.run_dir).mkdir(exist_ok=True)
         return evaluate(tree)

@@ -16,7 +16,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
 from leyden import Failed, UserError
-from leyden.launch import parallel, sweeps
+from leyden.launch import cluster, sweeps
 from leyden.run import paths
 from leyden.run.keys import direction
 from leyden.run.run import DONE, Run, Status
@@ -67,7 +67,7 @@ class Sweep(Sweeper):
         Where a process of the launcher is killed, the others go with it: all that were not done go on, each apart.
         """
         named = [[*job, f"hydra.sweep.subdir={number}"] for number, job in jobs.items()]
-        at_once = parallel.at_once(self.config.hydra.launcher, len(jobs))
+        at_once = cluster.at_once(self.config.hydra.launcher, len(jobs))
         os.environ["LEYDEN_PARALLEL"] = str(at_once)
         try:
             try:
@@ -157,7 +157,7 @@ class Optuna(Sweep):
         study.settle()
         if cfg.retry_failed:
             study.retry()
-        at_once = parallel.at_once({"n_jobs": self.n_jobs}, self.n_trials)
+        at_once = cluster.at_once({"n_jobs": self.n_jobs}, self.n_trials)
         while jobs := study.propose(at_once):
             self.launch({number: [*fixed, *values] for number, values in jobs.items()})
             study.settle()

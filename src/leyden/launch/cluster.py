@@ -1,26 +1,27 @@
-"""Ranks that torchrun or SLURM has started: one of them decides, the others do as it does."""
+"""What runs beside this process: ranks that torchrun or SLURM has started, and other jobs of a sweep."""
 
 import os
 import re
 import sys
-import threading
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
 from omegaconf import DictConfig, OmegaConf
 
-from leyden import UserError
+from leyden import UserError, require
 from leyden.launch import ranks
 
-WAIT = timedelta(minutes=10)  # that the others wait for rank 0's config
+WAIT = timedelta(minutes=10)  # that the ranks wait for each other
+SHARED: list[Any] = []  # the store, which ends when rank 0 lets go of it
+HELD: list[FileLock] = []  # the lock of this process's GPU, until it ends
 
 
-def number(name: str, otherwise: int = 0) -> int:
-    """A number of the environment; what is empty or no number counts as not there."""
-    text = os.environ.get(name, "")
-    return int(text) if text.isdecimal() else otherwise
+# ranks: one of them decides, the others do as it does
 
 
 def translate() -> None:
@@ -28,17 +29,18 @@ def translate() -> None:
 
     Lightning then leaves SLURM alone, its own way to requeue a job with it.
     """
-    env, tasks = os.environ, number("SLURM_NTASKS", 1)
-    nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_NODELIST", "")
-    if "SLURM_PROCID" not in env or "RANK" in env or tasks == 1 or ranks.entered():
+    slurm = {name[6:]: value for name, value in os.environ.items() if name.startswith("SLURM_")}
+    tasks = int(slurm.get("NTASKS") or 1)
+    if "PROCID" not in slurm or "RANK" in os.environ or tasks == 1 or ranks.entered():
         return
-    first = re.sub(r"\[(\d+).*", r"\1", nodes).split(",")[0]  # of a list such as node[01-04,7],gpu2
-    each = tasks // (number("SLURM_NNODES") or number("SLURM_JOB_NUM_NODES", 1))
-    words: dict[str, Any] = {"RANK": number("SLURM_PROCID"), "WORLD_SIZE": tasks, "LOCAL_RANK": number("SLURM_LOCALID")}
-    words |= {"LOCAL_WORLD_SIZE": each, "GROUP_RANK": number("SLURM_NODEID"), "MASTER_ADDR": first or "127.0.0.1"}
-    words |= {"MASTER_PORT": 15_000 + number("SLURM_JOB_ID") % 10_000, "TORCHELASTIC_RUN_ID": number("SLURM_JOB_ID")}
+    nodes = slurm.get("STEP_NODELIST") or slurm.get("NODELIST", "127.0.0.1")
+    each = tasks // int(slurm.get("NNODES") or slurm.get("JOB_NUM_NODES") or 1)
+    words = {"RANK": slurm["PROCID"], "WORLD_SIZE": tasks, "LOCAL_RANK": slurm["LOCALID"], "LOCAL_WORLD_SIZE": each}
+    words |= {"GROUP_RANK": slurm["NODEID"], "TORCHELASTIC_RUN_ID": slurm["JOB_ID"]}
+    words["MASTER_ADDR"] = re.sub(r"\[(\d+).*", r"\1", nodes).split(",")[0]  # of a list such as node[01-04,7],gpu2
+    words["MASTER_PORT"] = 15_000 + int(slurm["JOB_ID"]) % 10_000
     for name, word in words.items():
-        env.setdefault(name, str(word))
+        os.environ.setdefault(name, str(word))
 
 
 def rank() -> int:
@@ -53,19 +55,12 @@ def fit(trainer: DictConfig) -> None:
     """
     world = int(os.environ["WORLD_SIZE"])
     here = int(os.environ.get("LOCAL_WORLD_SIZE", world))
-    nodes, typed = world // here, str(trainer.devices)
-    if typed.isdecimal() and typed not in ("1", str(here)):
-        raise UserError(
-            f"trainer.devices={typed}, but {here} processes were started on each machine; leave devices out."
-        )
-    if trainer.num_nodes not in (1, nodes):
-        raise UserError(f"trainer.num_nodes={trainer.num_nodes}, but processes run on {nodes}; leave num_nodes out.")
-    trainer.update(devices=here, num_nodes=nodes)
+    for key, number in (("devices", here), ("num_nodes", world // here)):
+        good = str(trainer[key]) in ("auto", "-1", "1", str(number))
+        require(good, f"trainer.{key}", f"{number}, as many as were started, or left out", trainer[key])
+        trainer[key] = number
     if trainer.strategy == "auto" and world > 1:
         trainer.strategy = "ddp"
-
-
-SHARED: list[Any] = []  # the store, which ends when rank 0 lets go of it
 
 
 def share(text: str) -> None:
@@ -88,32 +83,20 @@ def awaited() -> Iterator[None]:
 
 
 def store() -> Any:
-    """What all ranks share before there is a process group; waits for them where signals still work.
+    """What all ranks share before there is a process group.
 
     Raises:
         UserError: they do not come.
     """
-    found: list[Any] = []
+    from torch.distributed import PrefixStore, rendezvous
 
-    def meet() -> None:
-        from torch.distributed import PrefixStore, rendezvous
-
-        try:
-            found.append(PrefixStore("leyden", next(iter(rendezvous("env://", timeout=WAIT)))[0]))
-        except Exception as error:  # of sockets, of torch, of the time
-            found.append(error)
-
-    thread = threading.Thread(target=meet, daemon=True)
-    thread.start()
-    thread.join(10)
-    if thread.is_alive():
-        print(f"waiting for {os.environ['WORLD_SIZE']} ranks; srun or torchrun must start them all", file=sys.stderr)
-        thread.join()
-    if isinstance(found[0], Exception):
-        raise UserError(
-            f"The {os.environ['WORLD_SIZE']} ranks did not meet ({found[0]}); start them by srun or torchrun."
-        )
-    return found[0]
+    world = os.environ["WORLD_SIZE"]
+    if rank() == 0:
+        print(f"waiting for {world} ranks, which srun or torchrun must start", file=sys.stderr)
+    try:
+        return PrefixStore("leyden", next(iter(rendezvous("env://", timeout=WAIT)))[0])
+    except Exception as error:  # of sockets, of torch, of the time
+        raise UserError(f"The {world} ranks did not meet ({error}); start them by srun or torchrun.") from error
 
 
 def join(function: Callable[[DictConfig], Any]) -> Any:
@@ -124,3 +107,32 @@ def join(function: Callable[[DictConfig], Any]) -> Any:
     cfg = OmegaConf.create(text)
     OmegaConf.set_struct(cfg, True)  # as Hydra does
     return function(cfg)
+
+
+# jobs of a sweep at a time on one machine
+
+
+def at_once(launcher: Any, jobs: int) -> int:
+    """Jobs that a launcher runs at a time on this machine."""
+    many = launcher.get("n_jobs")  # of joblib
+    if many is not None:
+        cores = os.cpu_count() or 1
+        return max(1, min(jobs, many if many > 0 else cores + 1 + many))
+    return jobs if str(launcher.get("_target_")).endswith("LocalLauncher") else 1
+
+
+def take_gpu(trainer: DictConfig) -> None:
+    """Of several jobs at a time on a machine with several GPUs, give each process one that no other has."""
+    if HELD or int(os.environ.get("LEYDEN_PARALLEL", 1)) == 1 or str(trainer.devices) not in ("auto", "1", "-1"):
+        return
+    count = ranks.gpus(trainer.accelerator)
+    names = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(count)))).split(",")
+    for name in names if count > 1 else ():
+        lock = FileLock(Path(tempfile.gettempdir(), f"leyden-gpu-{name}.lock"))
+        try:
+            lock.acquire(blocking=False)
+        except OSError:  # another job, or another user, has it
+            continue
+        HELD.append(lock)
+        os.environ["CUDA_VISIBLE_DEVICES"] = name
+        return

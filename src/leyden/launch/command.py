@@ -16,60 +16,63 @@ from typing import Any
 import hydra
 from hydra._internal.callbacks import Callbacks
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.utils import run_job
+from hydra.core.utils import JobStatus, run_job
+from hydra.errors import HydraException
 from hydra.types import HydraContext
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from leyden import UserError
-from leyden.launch import cluster, parallel, ranks, sweeps
-from leyden.launch.help import show_help
+from leyden.launch import cluster, overrides, ranks, sweeps
+from leyden.launch.line import show_help
 from leyden.launch.plan import Start, plan
 from leyden.run import configs, paths
 from leyden.run.run import Run, Status
 
 Function = Callable[[DictConfig], Any]
+NO_SPACE = (errno.ENOSPC, errno.EACCES, errno.EPERM, errno.EROFS, errno.EDQUOT)
 
 
 def launch(function: Function, config: str) -> None:
     """Run one command: a mistake of the user's ends in a sentence and status 2, a signal in 128 + its number."""
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors through to here
-    if not ranks.entered():
-        os.environ["LEYDEN_COMMAND"] = shlex.join(["python", *sys.argv])  # as typed, for run.json
-    old = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    src = str(paths.PROJECT / "src")  # for processes that a launcher of Hydra starts
-    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([src, *filter(None, old)]))
+    path = [str(paths.PROJECT / "src"), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(filter(None, path)))  # for what Hydra's launchers start
     cluster.translate()
+    if ranks.entered():
+        ranks.enter(function)
+    os.environ["LEYDEN_COMMAND"] = shlex.join(["python", *sys.argv])  # as typed, for run.json
+    for number in ranks.SIGNALS:
+        signal.signal(number, lambda number, frame: sys.exit(128 + number))
     try:
-        if ranks.entered():
-            ranks.enter(function)
-        elif ranks.outside() and not {"-m", "--multirun"}.isdisjoint(sys.argv[1:]):
+        if ranks.outside() and not {"-m", "--multirun"}.isdisjoint(sys.argv):
             raise UserError("torchrun and srun start one run; type python in their place, or -m hydra/launcher=slurm.")
-        elif ranks.outside() and cluster.rank() > 0:
-            with interruptible():
-                cluster.join(function)
-        elif any(flag in sys.argv[1:] for flag in ("--help", "-h")):
+        if ranks.outside() and cluster.rank() > 0:
+            cluster.join(function)
+        elif not {"--help", "-h"}.isdisjoint(sys.argv):
             print(show_help(config, paths.CONF))
         else:
-            with cluster.awaited(), interruptible():
-                run(function, plan(sys.argv[1:], config), config)
+            with cluster.awaited(), tidied(plan(sys.argv[1:], config)) as start:
+                (single if start.mode == "run" else several)(function, start, config)
     except UserError as error:
         print(error, file=sys.stderr)
         sys.exit(error.status)
-    except OmegaConfBaseException as error:
-        print(f"The config does not fit together: {' '.join(str(error).split())}.", file=sys.stderr)
+    except (OmegaConfBaseException, HydraException) as error:
+        print(f"The config does not fit together: {overrides.in_one_line(error).rstrip('.')}.", file=sys.stderr)
         sys.exit(2)
 
 
-def run(function: Function, start: Start, config: str) -> None:
-    """Carry out what was planned; where nothing has begun, its directory is taken away again."""
+@contextmanager
+def tidied(start: Start) -> Iterator[Start]:
+    """Take the directory of a command away again where nothing has begun in it.
+
+    Raises:
+        UserError: something cannot be written.
+    """
     try:
-        if start.mode == "run":
-            single(function, start, config)
-        else:
-            several(function, start, config)
+        yield start
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EACCES, errno.EPERM, errno.EROFS, errno.EDQUOT):
+        if error.errno in NO_SPACE:
             where = error.filename or start.directory
             raise UserError(f"{where} cannot be written ({error.strerror}); set log_dir=<folder>.") from error
         raise
@@ -81,25 +84,18 @@ def run(function: Function, start: Start, config: str) -> None:
 
 def single(function: Function, start: Start, config: str) -> None:
     """Hand the composed config to Hydra's `run_job`, which writes .hydra/; Hydra composes nothing again."""
-    directory, tree, mistakes = start.directory, start.tree, []
-    assert directory and tree is not None and start.loader
-
-    def job(cfg: DictConfig) -> Any:
-        try:
-            return carry_out(function, ranks.script(function), directory, cfg)
-        except UserError as error:  # past Hydra, which would add lines of its own
-            mistakes.append(error)
-
+    directory, tree = start.directory, start.config.tree
+    assert directory
     with open_dict(tree):
         tree.hydra.run.dir, tree.hydra.job.name = configs.literal(str(directory)), config
         if not start.fresh and tree.get("resume"):  # what Hydra noted when the run began stays
             tree.hydra.output_subdir = None
-    context = HydraContext(config_loader=start.loader, callbacks=Callbacks(tree))
+    context = HydraContext(config_loader=start.config.loader, callbacks=Callbacks(tree))
+    job = partial(carry_out, function, ranks.script(function), directory)
     with Run(directory).claim():
         done = run_job(job, tree, "hydra.run.dir", None, context, configure_logging=False)
-    for mistake in mistakes:
-        raise mistake
-    done.return_value  # noqa: B018  (raises what the job raised)
+    if done.status != JobStatus.COMPLETED:
+        raise done._return_value  # `return_value` prints a line of Hydra's first
 
 
 def several(function: Function, start: Start, config: str) -> None:
@@ -107,21 +103,16 @@ def several(function: Function, start: Start, config: str) -> None:
     line, path, name = start.line, paths.CONF, start.line.config
     settings = [f"hydra.job.name={config}", "hydra/job_logging=none"]
     if start.directory:
-        settings.append(f"hydra.sweep.dir='{quote(start.directory)}'")
-        if start.tree is not None:
+        quoted = str(start.directory).replace("'", "\\'").replace("${", "\\${")
+        settings.append(f"hydra.sweep.dir='{quoted}'")
+        if start.config.base is not None:
             path, name = start.directory / ".hydra", "primary"
             path.mkdir(exist_ok=True)
-            OmegaConf.save(start.tree, path / "primary.yaml")
+            OmegaConf.save(start.config.base, path / "primary.yaml")
     sys.argv[1:] = [*line.flags, *settings, *line.keys]
-    script = ranks.script(function)  # not known any more where a launcher has pickled the function
-    job = partial(start_job, function, script)
+    job = partial(start_job, function, ranks.script(function))  # which is not known where a launcher has pickled it
     with sweeps.kept(start.directory, line) if start.directory else nullcontext():
         hydra.main(version_base="1.3", config_path=str(path), config_name=name)(job)()
-
-
-def quote(path: Path) -> str:
-    """As text in a config, or between quotes in Hydra's grammar."""
-    return str(path).replace("'", "\\'").replace("${", "\\${")
 
 
 def start_job(function: Function, script: str, cfg: DictConfig) -> Any:
@@ -136,16 +127,16 @@ def start_job(function: Function, script: str, cfg: DictConfig) -> Any:
 def carry_out(function: Function, script: str, directory: Path, cfg: DictConfig, apart: bool = False) -> Any:
     """Fill in what only the start knows, and run; `apart`: not in this process."""
     cfg.run_dir = str(directory)
-    for key in ("data.root", "data.path"):  # the user's own files count from where the command was typed
-        if (path := OmegaConf.select(cfg, key)) and not OmegaConf.is_interpolation(cfg.data, key[5:]):
-            OmegaConf.update(cfg, key, os.path.abspath(os.path.expanduser(path)))
+    for key in ("root", "path"):  # the user's own files count from where the command was typed
+        if cfg.data.get(key) and not OmegaConf.is_interpolation(cfg.data, key):
+            cfg.data[key] = os.path.abspath(os.path.expanduser(cfg.data[key]))
     if cfg.seed is None:
         cfg.seed = secrets.randbelow(2**31)
     if ranks.outside():
         cluster.fit(cfg.trainer)
         cluster.share(OmegaConf.to_yaml(cfg))
         return function(cfg)
-    parallel.take_gpu(cfg.trainer)
+    cluster.take_gpu(cfg.trainer)
     processes = ranks.count(cfg.trainer)
     if processes == 1 and cfg.trainer.strategy == "ddp":
         cfg.trainer.update(strategy="auto", devices=1)  # no process group that the next job would inherit
@@ -159,21 +150,3 @@ def carry_out(function: Function, script: str, directory: Path, cfg: DictConfig,
         if not before or Run(directory).record != before:  # else a run that goes on had not begun
             Run(directory).end(Status.FAILED if failed else Status.STOPPED, str(error) if failed else None)
         raise
-
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Make signals leave as SystemExit(128 + signal), wherever the command is."""
-
-    def leave(number: int, frame: Any) -> None:
-        raise SystemExit(128 + number)
-
-    try:
-        before = {number: signal.signal(number, leave) for number in ranks.SIGNALS}
-    except ValueError:  # not in the main thread, where Python takes no handlers
-        before = {}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -1,4 +1,4 @@
-"""One key of a composed tree: whether it is there or may be added, and whether its value is of the right type."""
+"""One key of a command line: whether it is in the composed tree, and whether its value is of the right type."""
 
 import ast
 import functools
@@ -6,28 +6,13 @@ import re
 import sys
 from difflib import SequenceMatcher
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+from hydra.core.override_parser.types import Override
 
 SPECIAL = {"_target_", "_partial_", "_recursive_", "_convert_", "_args_"}  # Hydra takes them at every constructor
-LISTS = ("callbacks", "logger")  # groups of which several parts may be chosen, with names that are free
-NEEDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", list: "a list", dict: "keys"}
-WORDS = {  # what keys of these names take besides the type of their value in the YAML
-    "devices": r"auto|[\[\]\d, ]+",
-    "deterministic": "warn",
-    "fast_dev_run": r"\d+",
-    **dict.fromkeys(("num_workers", "pin_memory", "drop_last", "fused"), "auto"),
-}
-SOURCES = {"lightning.Trainer": "lightning.pytorch.trainer.trainer.Trainer"}  # classes that another file defines
-NAME = r"(?![.-])(?!latest$)(?!.*\.ckpt$)[\w.+@-]{1,100}"  # of a run
-
-
-class Typed(NamedTuple):
-    """One value for one key."""
-
-    text: str  # as typed
-    sign: str  # +, ++, ~ or nothing
-    key: str
-    value: Any
+LISTS = ("callbacks", "logger")  # groups of which several options may be chosen, with names that are free
+TYPES = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text", "list": "a list"}
 
 
 def flatten(node: Any, prefix: str = "") -> dict[str, Any]:
@@ -38,45 +23,35 @@ def flatten(node: Any, prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def wrong(typed: Typed, flat: dict[str, Any], groups: list[str]) -> str:
-    """What is wrong with a key, its sign or its value in a flat tree, or nothing; hydra.* and ~ are left to Hydra."""
-    text, sign, key, value = typed
-    if key.startswith("hydra.") or sign == "~":
+def mistake(override: Override, flat: dict[str, Any], groups: list[str]) -> str:
+    """What is wrong with an override of a key, or nothing; Hydra itself says it of its own keys and of ~."""
+    text, key, value = str(override.input_line), override.key_or_group, override.value()
+    if override.is_hydra_override() or override.is_delete():
         return ""
     if key in flat:
-        return "nothing follows the =; null is none" if text.endswith("=") else wrong_value(key, flat, value)
+        return wrong_value(key, flat, value)
     parent = key.rpartition(".")[0]
     while parent and parent not in flat:
         parent = parent.rpartition(".")[0]
-    names = addable(parent, flat)
-    name = key.removeprefix(f"{parent}.").partition(".")[0]
-    free = names is None or name in names or name in SPECIAL or (isinstance(value, dict) and "_target_" in value)
-    free |= parent in ("", *LISTS) and key.startswith(tuple(f"{group}." for group in LISTS))
-    if free and sign:
+    plus, (group, _, option) = text.startswith("+"), key.partition(".")
+    if group in LISTS and parent in ("", group):
+        name = option.partition(".")[0]
+        return "" if plus else f"`{group}.{name}` is not chosen; type '{group}=[{name}]', or +{text} for your own."
+    target, name = flat.get(f"{parent}._target_"), key.removeprefix(f"{parent}.").partition(".")[0]
+    arguments = constructor(str(target)) if target else None if "." in parent or parent == "facts" else {}
+    free = arguments is None or name in {*arguments, *SPECIAL}  # inside an argument there is any data
+    free |= isinstance(value, dict) and "_target_" in value
+    if plus and free:
         return ""
-    if free and (names or parent == "facts"):
-        return f"{key} is not in the YAML; type +{text} to add it"
-    known = [*flat, *groups, *(f"{parent}.{argument}" for argument in names or ())]
-    near = nearest(key, [other for other in known if other != parent])
-    siblings = [last(other) for other in flat if other.rpartition(".")[0] == parent and not last(other).startswith("_")]
-    hint = f"did you mean {near}?" if near else f"there are {', '.join(siblings)}."
-    return f"there is no key {key}: {hint}" + (f" If its constructor takes it, type +{text}" if free else "")
-
-
-def addable(parent: str, flat: dict[str, Any]) -> dict[str, str] | None:
-    """Names that + may add to a node, and their types; None: any."""
-    if target := flat.get(f"{parent}._target_"):
-        return arguments(str(target))
-    return None if "." in parent or parent == "facts" else {}  # inside an argument there is any data
-
-
-def last(key: str) -> str:
-    return key.rpartition(".")[2]
+    known = [*flat, *groups, *(f"{parent}.{argument}" for argument in arguments or ())]
+    near = "" if arguments and free else nearest(key, [other for other in known if other != parent])
+    hint = f"; did you mean {near}?" if near else "; --cfg job shows those that there are."
+    return f"`{key}` is not in the config{hint}" + (f" To add it, type +{text}." if free else "")
 
 
 def nearest(key: str, known: list[str]) -> str:
     """The key most like this one, else one whose last part is; the first of equals, or nothing."""
-    for part in (str, last):
+    for part in (str, lambda dotted: dotted.rpartition(".")[2]):
         likeness = {other: SequenceMatcher(None, part(key), part(other)).ratio() for other in known}
         best = max(likeness, key=likeness.__getitem__, default="")
         if best and likeness[best] >= 0.75:
@@ -85,57 +60,40 @@ def nearest(key: str, known: list[str]) -> str:
 
 
 def wrong_value(key: str, flat: dict[str, Any], value: Any) -> str:
-    """What is wrong with the type of a value where the YAML has its usual one, or nothing.
-
-    Whether a number is too large or too small, the constructor says that takes it.
-    """
-    name, usual = last(key), flat[key]
-    if value is None and name in ("split_seed", "batch_size", "log_dir", "data_dir"):
-        return f"{key} cannot be null"
-    if value is None or "${" in str(value) or re.fullmatch(WORDS.get(name, "(?!)"), str(value)):
+    """What is wrong with the type of a value, or nothing; whether it is in range, its constructor says."""
+    if value == "":
+        return f"`{key}` has no value; type {key}=null for none."
+    if None in (value, flat[key]) or "${" in f"{value}{flat[key]}":
         return ""
-    if key == "name" and not re.fullmatch(NAME, str(value)):
-        return "a name is letters, digits, . + - _ or @, and not latest; type name=my-run"
-    if usual is None or "${" in str(usual):
-        return ""
-    kind = type(usual)
-    if kind is int and not whole(key, flat):
-        kind = float
-    if not fits(value, kind):
-        return f"{key} needs {NEEDS[kind]}" + (f", such as {usual}" if type(usual) in (int, float, list) else "")
-    return ""
-
-
-def whole(key: str, flat: dict[str, Any]) -> bool:
-    """Whether a key whose usual value is a whole number takes no other, as its constructor says."""
     parent, _, name = key.rpartition(".")
-    types = arguments(str(flat.get(f"{parent}._target_"))) if f"{parent}._target_" in flat else {name: "int"}
-    return "float" not in (types or {}).get(name, "float")
-
-
-def fits(value: Any, kind: type) -> bool:
-    if kind is str:
-        return not isinstance(value, list | dict)
-    return isinstance(value, bool) == (kind is bool) and isinstance(value, int | float if kind is float else kind)
+    target = flat.get(f"{parent}._target_")
+    annotation = (constructor(str(target)) or {}).get(name, "float") if target else ""  # any number, if it is not known
+    kind, kinds = type(value).__name__, {type(flat[key]).__name__, *re.findall(r"\w+", annotation)}
+    plain = kind not in ("list", "dict") and "str" in kinds
+    if kind in kinds or plain or (kind == "int" and "float" in kinds) or any(name[0] == "_" for name in kinds):
+        return ""
+    must = [words for name, words in TYPES.items() if name in kinds and not (name == "int" and "float" in kinds)]
+    return f"`{key}` must be {' or '.join(must) or 'keys with values'}; got `{value}`."
 
 
 @functools.cache
-def arguments(target: str) -> dict[str, str] | None:
-    """Names that the constructor a.b.Name takes, with their types, read from a/b.py; None: any, or no such file."""
-    module, _, name = SOURCES.get(target, target).rpartition(".")
-    files = [Path(folder, *module.split(".")).with_suffix(".py") for folder in sys.path if module]
-    body = ast.parse(next((file.read_text(encoding="utf-8") for file in files if file.is_file()), "")).body
-    made = next((n for n in body if isinstance(n, ast.ClassDef | ast.FunctionDef) and n.name == name), None)
-    parts = made.body if isinstance(made, ast.ClassDef) else [made]
-    init = next((n for n in parts if isinstance(n, ast.FunctionDef) and n.name in ("__init__", name)), None)
-    taken = init.args.args + init.args.kwonlyargs if init else []
-    own = {a.arg: ast.unparse(a.annotation) if a.annotation else "float" for a in taken if a.arg != "self"}
-    if init and not init.args.kwarg:
-        return own
-    if not isinstance(made, ast.ClassDef) or len(made.bases) != 1:
-        return None
-    parent = ast.unparse(made.bases[0])  # takes what **rest hands on, or all where there is no __init__
-    imports = [node for node in body if isinstance(node, ast.ImportFrom)]
-    homes = {alias.name: f"{node.module}.{alias.name}" for node in imports for alias in node.names}
-    inherited = arguments(homes.get(parent, f"{module}.{parent}"))
-    return None if inherited is None else inherited | own
+def constructor(target: str) -> dict[str, str] | None:
+    """The arguments of a class or function a.b.Name and their types, read from its source; None: any, or no source."""
+    module, _, name = target.rpartition(".")
+    places = [Path(folder, *module.split(".")) for folder in sys.path if module]
+    files = [file for place in places for file in (place.with_suffix(".py"), place / "__init__.py") if file.is_file()]
+    for node in ast.parse(files[0].read_text(encoding="utf-8")).body if files else ():
+        if isinstance(node, ast.ImportFrom) and node.module != module and name in [each.name for each in node.names]:
+            return constructor(f"{node.module}.{name}")
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name:
+            parts = node.body if isinstance(node, ast.ClassDef) else [node]
+            functions = [part for part in parts if isinstance(part, ast.FunctionDef)]
+            init = next((part.args for part in functions if part.name in ("__init__", name)), None)
+            taken = init.args + init.kwonlyargs if init else []
+            own = {each.arg: ast.unparse(each.annotation or ast.Name("float")) for each in taken if each.arg != "self"}
+            if init and not init.kwarg:
+                return own
+            bases = getattr(node, "bases", [])  # one takes what **rest hands on, or all where there is no __init__
+            inherited = constructor(f"{module}.{ast.unparse(bases[0])}") if len(bases) == 1 else None
+            return None if inherited is None else inherited | own
+    return None

@@ -1,9 +1,14 @@
-"""A command line: its overrides and Hydra's own flags."""
+"""A command line: its overrides, Hydra's own flags, and the text of --help."""
 
 import itertools
 import re
+import textwrap
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from leyden import UserError
+
+PLAIN = "-h --help --hydra-help --version --resolve -r --run -m --multirun"  # Hydra's own flags, and those with a value
 VALUED = "-c --cfg -p --package -cn --config-name -cd --config-dir -i --info -sc --shell-completion"
 
 
@@ -22,29 +27,56 @@ class Line:
         return next((value for flag, value in itertools.pairwise(self.flags) if flag in spellings), None)
 
     def take(self, *names: str) -> dict[str, str]:
-        """Remove the plain overrides of these names and return them as typed, without the quotes around them."""
-        taken = {}
-        for text in list(self.keys):
-            name, equals, value = text.partition("=")
-            if equals and name in names:
-                self.keys.remove(text)
-                quoted = re.fullmatch(r"(['\"])(.*)\1", value)
-                taken[name] = quoted[2].replace("\\" + quoted[1], quoted[1]) if quoted else value
-        return taken
+        """Remove the plain overrides of these names; returns their values."""
+        taken = [key for key in self.keys if "=" in key and key.partition("=")[0] in names]
+        self.keys = [key for key in self.keys if key not in taken]
+        return {name_of(key): value_of(key) for key in taken}
 
 
 def split(argv: list[str], config: str) -> Line:
-    """Overrides and flags of `sys.argv[1:]`; what is wrong with them is said by `compose`."""
+    """Overrides and flags of `sys.argv[1:]`.
+
+    Raises:
+        UserError: there is no such flag, or its value is missing.
+    """
     line, tokens = Line(config), iter(argv)
     for token in tokens:
-        flag, equals, value = token.partition("=")
+        flag, _, value = token.partition("=")
         if not token.startswith("-"):
             line.keys.append(token)
-        elif flag in VALUED.split():
-            line.flags += [flag, value] if equals else [flag, *itertools.islice(tokens, 1)]
-        else:
+        elif flag in PLAIN.split():
             line.flags.append(flag)
+        elif flag in VALUED.split() and (value := value or next(tokens, "")):
+            line.flags += [flag, value]
+        else:
+            raise UserError(f"`{flag}` is no flag, or its value is missing; options are typed as in optimizer.lr=1e-3.")
     line.typed = list(line.keys)
     line.config = (line.value("-cn", "--config-name") or config).removesuffix(".yaml")
     line.multirun = not {"-m", "--multirun"}.isdisjoint(line.flags) or "hydra.mode=MULTIRUN" in line.keys
     return line
+
+
+def name_of(override: str) -> str:
+    """The key or group that an override is for."""
+    return override.lstrip("+~").partition("=")[0]
+
+
+def value_of(override: str) -> str:
+    """The value of an override as text, without the quotes around it."""
+    value = override.partition("=")[2]
+    quoted = re.fullmatch(r"(['\"])(.*)\1", value)
+    return quoted[2].replace("\\" + quoted[1], quoted[1]) if quoted else value
+
+
+def show_help(config: str, conf: Path) -> str:
+    """What can be typed after `python src/<config>.py`: groups with their options, and keys with their comments."""
+    text = (conf / f"{config}.yaml").read_text(encoding="utf-8")
+    inherited = re.findall(r"^  - (?!_self_)(\w+)$", text, re.M)
+    text = "\n".join([*((conf / f"{name}.yaml").read_text(encoding="utf-8") for name in inherited), text])
+    lines = [f"Usage: python src/{config}.py [group=option ...] [key=value ...]", "", "Groups"]
+    for folder in sorted(path.relative_to(conf) for path in conf.rglob("*") if path.is_dir()):
+        options = " ".join(sorted(file.stem for file in (conf / folder).glob("[!_]*.yaml")))
+        if re.search(rf"^  - (optional )?{folder.parts[0]}:", text, re.M):
+            lines += textwrap.wrap(f"{folder.as_posix():<14}{options}", 100, subsequent_indent=" " * 14)
+    keys = "The config: usual choices and keys, typed as in checkpoint.monitor=val/loss; --cfg job shows all of it"
+    return "\n".join([*lines, "", keys, "", text])

@@ -1,7 +1,5 @@
 """The overrides of a command line; misspelt keys, unknown options and wrong types end here, before torch is there."""
 
-import itertools
-import json
 import re
 from collections.abc import Callable
 from difflib import get_close_matches
@@ -10,21 +8,23 @@ from typing import Any, NamedTuple
 
 import hydra
 import yaml
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from leyden import UserError
-from leyden.launch.keys import LISTS, Typed, flatten, wrong
-from leyden.launch.line import VALUED, Line
+from leyden.launch import keys
+from leyden.launch.line import Line, name_of
 
-PLAIN = "-h --help --hydra-help --version --resolve -r --run -m --multirun"  # Hydra's own flags
-QUOTE = "type key=value; quote brackets, spaces, letters beyond a-z, # or = inside and out, such as 'note=\"a, b\"'"
-WHOLE = ("local", "experiment", "debug")  # groups whose files speak of the whole tree
+QUOTE = "a list is 'key=[a,b]'; a text with commas, spaces, brackets, # or = or letters beyond a-z is 'key=\"a, b\"'"
+GLOBAL = ("local", "experiment", "debug")  # groups whose files speak of the whole tree
+ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError)  # of Hydra about a config
 Merge = Callable[[DictConfig, ConfigLoader], DictConfig]  # puts the config of an old run in place of the composed one
 
 
@@ -45,178 +45,118 @@ def compose(line: Line, conf: Path, merge: Merge | None = None) -> Composed:
     Raises:
         UserError: a line for each mistake.
     """
-    mistakes = {}
-    for flag, value in itertools.pairwise([*line.flags, ""]):
-        if re.match("--?[a-z]", flag) and flag not in PLAIN.split() and not (value and flag in VALUED.split()):
-            mistakes[flag] = "there is no such flag, or its value is missing; options are typed as in optimizer.lr=1e-3"
-    folders = [conf.absolute(), *(Path(folder).absolute() for folder in [line.value("-cd", "--config-dir")] if folder)]
-    if missing := [folder for folder in folders if not folder.is_dir()]:
-        raise UserError(f"There is no folder of configs {missing[0]}.")
-    main = next((folder for folder in folders if (folder / f"{line.config}.yaml").is_file()), folders[0])
-    folders.remove(main)
-    with hydra.initialize_config_dir(version_base="1.3", config_dir=str(main)):
+    folder = line.value("-cd", "--config-dir")
+    for path in (conf, Path(folder or conf)):
+        if not path.is_dir():
+            raise UserError(f"There is no folder of configs {path}.")
+    with hydra.initialize_config_dir(version_base="1.3", config_dir=str(conf.absolute())):
+        composition = Composition(line, folder)
         try:
-            composition = Composition(line, folders, mistakes)
-            tree, base = composition.composed(merge)
-        except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError) as error:  # what only Hydra finds
-            mistakes[f"config {line.config}"] = hydras(error)
-    if mistakes:
-        raise UserError("\n".join(f"{typed}: {what}" for typed, what in mistakes.items()))
-    return Composed(tree, base, composition.loader)
+            found = composition.composed(merge)
+        except ERRORS as error:
+            composition.mistakes["config"] = f"The config {line.config} cannot be composed: {in_one_line(error)}"
+    if composition.mistakes:
+        raise UserError("\n".join(composition.mistakes.values()))
+    return found
 
 
-def hydras(error: Exception) -> str:
-    """What Hydra says, in one line, without its advice."""
-    text = re.split("To append|(?:Config s|S)earch path", str(error) or str(error.__cause__))[0]
-    text = re.sub(r"Multiple values for (\S+)\..*", r"there is a choice of \1 already; leave out the +", text)
-    return " ".join(text.split())
+def in_one_line(error: Exception) -> str:
+    """What Hydra says, without its advice."""
+    text = re.split("To append|Either remove|(?:Config s|S)earch path", str(error))[0]
+    return " ".join(f"{text} {error.__cause__ or ''}".split())
 
 
 class Composition:
-    """The groups and keys of a line, in the configs that Hydra finds; `mistakes`: typed -> what is wrong."""
+    """The groups and keys of a line, in the configs that Hydra finds; `mistakes`: what is typed -> a sentence."""
 
-    def __init__(self, line: Line, folders: list[Path], mistakes: dict[str, str]):
-        self.line, self.mistakes, self.loader = line, mistakes, GlobalHydra.instance().config_loader()
+    def __init__(self, line: Line, folder: str | None):
+        self.line, self.mistakes = line, dict[str, str]()
+        self.loader: Any = GlobalHydra.instance().config_loader()
+        if folder:
+            search_path = self.loader.get_search_path()
+            search_path.prepend("command-line", f"file://{Path(folder).absolute()}", "schema")
+            self.loader.repository.initialize_sources(search_path)
         self.parser: Any = OverridesParser.create(config_loader=self.loader)
-        self.path = [key for key in line.keys if key.startswith("hydra.searchpath=")][-1:]
-        if folders:
-            more = [folder for key in self.path for typed in self.read(key) for folder in typed.value]
-            self.path = [f"hydra.searchpath={json.dumps([*map(Path.as_posix, folders), *more], ensure_ascii=False)}"]
-        self.groups = self.loader.get_group_options("", ObjectType.GROUP, line.config, self.path)
-        self.values: dict[str, list[Typed]] = {}  # override -> its values, of a key
-        self.choices: dict[str, list[Typed]] = {}  # the same, of a group
+        self.search_path = [key for key in line.keys if name_of(key) == "hydra.searchpath"]
+        self.groups = self.loader.get_group_options("", ObjectType.GROUP, line.config, self.search_path)
 
-    def composed(self, merge: Merge | None) -> tuple[DictConfig, DictConfig | None]:
-        """The tree with all overrides, and as it was before the keys were applied, where it is not from conf/."""
-        line = self.line
-        for text in line.keys:
-            self.add(text)
-        good = {text: [t.text for t in each if t.text not in self.mistakes] for text, each in self.choices.items()}
-        good = {text: options for text, options in good.items() if options}
-        composed = self.compose([options[0] for options in good.values()])
-        for name in WHOLE:
-            if isinstance(composed.get(name), DictConfig):
-                self.mistakes[f"conf/{name}"] = "its file needs the first line '# @package _global_', or it is not read"
+    def composed(self, merge: Merge | None) -> Composed:
+        """The tree with all overrides, and as it was before the keys were applied; where nothing is mistaken."""
+        line, typed = self.line, {text: self.values(text) for text in self.line.keys}
+        choices = {text: values for text, values in typed.items() if values and self.is_choice(values[0])}
+        options = [[each for each in values if self.is_option(each)] for values in choices.values()]
+        composed = self.tree([each[0] for each in options if each])
         line.multirun |= getattr(composed.hydra.mode, "name", "") == "MULTIRUN"
-        for key, values in self.ranges(composed).items() if line.multirun else ():
-            if key not in {text.lstrip("+").partition("=")[0] for text in line.keys}:
-                self.add(f"{key}={values}")
-        tree = composed if merge is None else merge(composed, self.loader)
+        for group in GLOBAL:
+            if isinstance(composed.get(group), DictConfig):
+                self.mistakes[group] = f"conf/{group}: its file needs the first line '# @package _global_'."
+        for text, values in typed.items() if not line.multirun else ():
+            if values and [text] != [each.input_line for each in values]:
+                self.mistakes[text] = f"{text}: several values need -m; {QUOTE}."
+
+        tree = merge(composed, self.loader) if merge else composed
         base = without_hydra(tree) if merge else None
-        self.check(tree, good)
-        for text, each in self.values.items():
-            if text in line.keys and each and not {text, each[0].text} & self.mistakes.keys():
-                self.apply(tree, each[0])
-        self.finish(tree)
-        return tree, base
-
-    def ranges(self, composed: DictConfig) -> dict[str, Any]:
-        """Of a search, key -> its values as they would be typed: from its YAML, and those typed for its YAML."""
-        found = composed.hydra.sweeper.get("params")
-        start = "hydra.sweeper.params."
-        typed = [text.lstrip("+").partition("=") for text in self.line.keys if text.lstrip("+").startswith(start)]
-        return (dict(found) if OmegaConf.is_dict(found) else {}) | {key[len(start) :]: value for key, _, value in typed}
-
-    def add(self, text: str) -> None:
-        """Read an override; a choice of a group is compared with the options."""
-        each = self.read(text)
-        if not any(typed.key and not isinstance(typed.value, dict) and self.options(typed.key) for typed in each):
-            self.values[text] = each
-        elif text in self.line.keys:
-            self.choices[text] = each
-            self.mistakes |= {typed.text: what for typed in each if (what := self.wrong_option(typed))}
-
-    def check(self, tree: DictConfig, choices: dict[str, list[str]]) -> None:
-        """Compare each key with the tree, and those below a swept group with each of its options."""
-        for text, each in (self.values | self.choices).items():
-            if not self.line.multirun and each and [text] != [typed.text for typed in each]:
-                list_of, quoted = text.replace("=", "=[", 1), '{}="{}"'.format(*text.split("=", 1))
-                self.mistakes.setdefault(text, f"several values need -m; a list is '{list_of}]', a text '{quoted}'")
-        values = [typed for text, each in self.values.items() for typed in each if text not in self.mistakes]
-        firsts = [options[0] for options in choices.values()]
-        self.compare(values, tree, firsts if self.line.multirun and any(o[1:] for o in choices.values()) else [])
-        for place, options in enumerate(choices.values() if self.line.multirun else ()):
-            node = options[0].lstrip("+").partition("=")[0].replace("/", ".")
-            below = [typed for typed in values if typed.key.startswith(f"{node}.")]
-            for option in options[1:] if below else ():
-                others = [option if i == place else first for i, first in enumerate(firsts)]
-                self.compare(below, self.compose(others), others)
-
-    def compare(self, values: list[Typed], tree: DictConfig, options: list[str]) -> None:
-        flat = flatten(OmegaConf.to_container(without_hydra(tree), resolve=False))
-        for typed in values:
-            if what := wrong(typed, flat, self.groups):
-                self.mistakes.setdefault(typed.text, what + (f" (with {' '.join(options)})" if options else ""))
-
-    def apply(self, tree: DictConfig, typed: Typed) -> None:
-        """Set, add or delete a key, as Hydra does."""
-        text, sign, key, value = typed
-        parent, _, name = key.rpartition(".")
-        try:
-            if sign == "~":
-                node = OmegaConf.select(tree, parent) if parent else tree
-                if isinstance(node, DictConfig) and name in node:
-                    with open_dict(tree):
-                        del node[name]
-                else:
-                    self.mistakes[text] = f"there is no key {key} to take out"
-            elif sign == "+" and not isinstance(value, dict | list) and OmegaConf.select(tree, key) is not None:
-                self.mistakes[text] = f"{key} is there already; type {text.lstrip('+')}"
-            else:
-                OmegaConf.update(tree, key, value, merge=True, force_add=bool(sign))
-        except (OmegaConfBaseException, ValueError) as error:
-            self.mistakes[text] = hydras(error)
-
-    def finish(self, tree: DictConfig) -> None:
-        """Note in Hydra's node what was typed."""
-        line, both = self.line, self.values | self.choices
-        first = [both[text][0].text for text in line.keys if both[text]]
-        tree.hydra.overrides.task = [text for text in first if not text.lstrip("+~").startswith("hydra")]
+        read = [values for text, values in typed.items() if text not in {*choices, *self.mistakes}]
+        self.compare([each for values in read for each in values], tree)
+        for number, option in [(number, option) for number, each in enumerate(options) for option in each[1:]]:
+            node = option.key_or_group.replace("/", ".") + "."
+            if below := [each for values in read for each in values if each.key_or_group.startswith(node)]:
+                others = [each[0] for each in (*options[:number], [option], *options[number + 1 :]) if each]
+                self.compare(below, self.tree(others), f" (With {option.input_line}.)")
+        for values in read if not self.mistakes else ():
+            ConfigLoaderImpl._apply_overrides_to_config(values[:1], tree)
+        firsts = [values[0] for values in typed.values() if values]
         if line.multirun and not {"--cfg", "-c"}.isdisjoint(line.flags):
-            line.keys = first  # what is shown is the first job
-        if "--resolve" in line.flags and tree.get("facts", "unset") is None:
-            self.mistakes["--resolve"] = "the facts are known only with the data; type --cfg job without it"
+            line.keys = [str(each.input_line) for each in firsts]  # what is shown is the first job
+        tree.hydra.overrides.task = [each.input_line for each in firsts if not each.is_hydra_override()]
+        return Composed(tree, base, self.loader)
 
-    # what Hydra knows
-
-    def read(self, text: str) -> list[Typed]:
-        """The values of a sweep, the ends of an interval, or the one value; none: it cannot be read."""
+    def values(self, text: str) -> list[Override]:
+        """Each value of a sweep, the start of an interval, or the one value; none: it cannot be read."""
         try:
             override = self.parser.parse_overrides([text])[0]
         except HydraException:
-            self.mistakes[text] = QUOTE
+            self.mistakes[text] = f"{text} cannot be read; {QUOTE}."
             return []
-        value, head = override.value(), override.get_key_element()
         if not override.is_sweep_override():
-            return [Typed(text, text[: len(text) - len(text.lstrip("+~"))], override.key_or_group, value)]
-        ends = [value.start, value.end] if override.is_interval_sweep() else []
-        texts = [f"{end:.15g}" for end in ends] or override.sweep_string_iterator()
-        return [typed for single in texts for typed in self.read(f"{head}={single}")]
+            return [override]
+        interval = override.is_interval_sweep()
+        texts = [f"{override.value().start:.15g}"] if interval else override.sweep_string_iterator()
+        return [each for value in texts for each in self.values(f"{override.get_key_element()}={value}")]
 
-    def compose(self, overrides: list[str]) -> DictConfig:
-        """The tree with these overrides and Hydra's node."""
-        return hydra.compose(self.line.config, [*self.path, *overrides], return_hydra_config=True)
+    def tree(self, choices: list[Override]) -> DictConfig:
+        """What Hydra composes of these options, with its own node."""
+        overrides = [*self.search_path, *(str(choice.input_line) for choice in choices)]
+        return hydra.compose(self.line.config, overrides, return_hydra_config=True)
 
     def options(self, group: str) -> list[str]:
-        found = self.loader.get_group_options(group, config_name=self.line.config, overrides=self.path)
+        found = self.loader.get_group_options(group, config_name=self.line.config, overrides=self.search_path)
         return [option for option in found if not option.startswith("_")]
 
-    def wrong_option(self, typed: Typed) -> str:
-        """What is wrong with the choice of a group, or nothing."""
-        text, sign, group, value = typed
-        if sign == "~":
-            return f"type '{group}=[]' for none" if group in LISTS else ""
-        if value is None:
-            hint = f"{group}=[] for none" if group in LISTS else f"{group}=<{' or '.join(self.options(group))}>"
-            return f"a group takes no null; type {hint}"
-        if isinstance(value, list) and group not in LISTS:
-            return f"{group} is one option; each in a run of its own: -m {group}={','.join(map(str, value))}"
-        for option in value if isinstance(value, list) else [value]:
+    def is_choice(self, override: Override) -> bool:
+        return not isinstance(override.value(), dict) and bool(self.options(override.key_or_group))
+
+    def is_option(self, choice: Override) -> bool:
+        """Whether a group has the option that is chosen, or all that are; if not, this is a mistake."""
+        group, value, many = choice.key_or_group, choice.value(), choice.key_or_group in keys.LISTS
+        if many and (choice.is_delete() or value is None):
+            self.mistakes[str(choice.input_line)] = f"`{group}` must be a list; type '{group}=[]' for none."
+            return False
+        for option in [] if choice.is_delete() else value if many and isinstance(value, list) else [value]:
             folder, _, name = f"{group}/{option}".rpartition("/")
-            if name not in (options := self.options(folder)):
-                near = "".join(f": did you mean {guess}?" for guess in get_close_matches(name, options, 1, 0.5))
-                return f"there is no option {option} in group {group} ({', '.join(options)}){near}"
-        return f"type {text.lstrip('+')}" if sign == "++" else ""  # of + Hydra knows whether the group has a choice
+            if name not in (known := self.options(folder)):
+                must = f"must be {'some' if many else 'one'} of {', '.join(known)}; got `{option}`"
+                near = "".join(f"; did you mean {guess}?" for guess in get_close_matches(name, known, 1, 0.5))
+                self.mistakes[str(choice.input_line)] = f"`{group}` {must}{near or '.'}"
+                return False
+        return True
+
+    def compare(self, overrides: list[Override], tree: DictConfig, beside: str = "") -> None:
+        """Note what is wrong with keys and their values in a tree."""
+        flat = keys.flatten(OmegaConf.to_container(without_hydra(tree), resolve=False))
+        for override in overrides:
+            if what := keys.mistake(override, flat, self.groups):
+                self.mistakes.setdefault(str(override.input_line), what + beside)
 
 
 def without_hydra(tree: DictConfig) -> DictConfig:

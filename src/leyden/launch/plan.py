@@ -1,32 +1,26 @@
 """What a command line means: which directory, which config, one run or many."""
 
-import os
 import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from hydra.core.config_loader import ConfigLoader
-from omegaconf import DictConfig
-
-from leyden import UserError
+from leyden import UserError, require
 from leyden.launch import overrides, ranks, stored, sweeps
-from leyden.launch.line import Line, split
+from leyden.launch.line import Line, name_of, split, value_of
 from leyden.launch.overrides import Composed
 from leyden.run import configs, keys, paths
 from leyden.run.run import Run, Status
 
 SHOWS = ("--cfg", "-c", "--info", "-i", "--hydra-help", "--version", "--shell-completion", "-sc")  # nothing runs
-READERS = ("eval", "predict", "export")  # commands that start from the config of a run
 ASKED = {  # overrides that are taken as they are typed
     "train": ("resume", "rerun", "sweep"),
     "eval": ("run",),
     "predict": ("run", "input", "output"),
     "export": ("run", "output"),
 }
-OURS = re.compile(r"\..*|run\.json|config\.yaml|train\.log|rank\d+\.log")  # in a run that had hardly begun
-ALONE = ("predict", "export")  # commands of one process
-OWN_DIRECTORY = ("hydra.run.dir=", "hydra.sweep.dir=", "hydra.sweep.subdir=", "run_dir=")
+OWN_DIRECTORY = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "run_dir")
+NAME = r"(?![.-])(?!latest$)(?!.*\.ckpt$)[\w.+@-]{1,100}"  # of a run
 
 
 @dataclass
@@ -35,10 +29,9 @@ class Start:
 
     mode: str
     line: Line
+    config: Composed
     directory: Path | None = None
     fresh: bool = False  # this command made the directory
-    tree: DictConfig | None = None  # a run's, composed, with Hydra's node; the stored one that a sweep varies
-    loader: ConfigLoader | None = None
 
 
 def plan(argv: list[str], config: str) -> Start:
@@ -48,133 +41,99 @@ def plan(argv: list[str], config: str) -> Start:
         UserError: whatever is wrong with it, a line for each mistake.
     """
     line = split(argv, config)
-    asked, sweep = line.take(*ASKED.get(config, ())), None
-    if asked.get("sweep", "null") != "null":
-        if other := next((name for name in ("resume", "rerun") if name in asked), None):
-            raise UserError(f"sweep= and {other}= are two things to go on with; take one of them out.")
-        sweep = sweeps.go_on(line, asked["sweep"], logs(line))
-        asked = line.take(*ASKED["train"])
-    if asked.get("resume", "null") != "null":
-        return resume(line, asked["resume"])
-    found = composed(line, config, asked)
+    logs = paths.logs_folder(*[value_of(key) for key in line.keys if name_of(key) == "log_dir"][-1:])
+    asked = {name: value for name, value in line.take(*ASKED.get(config, ())).items() if value != "null"}
+    if config == "train" and len(asked) > 1:
+        raise UserError(f"{' and '.join(f'{name}=' for name in asked)} exclude each other; take one of them out.")
+    sweep = sweeps.go_on(line, asked["sweep"], logs) if "sweep" in asked else None
+    found, run = composed(line, config, line.take("rerun") if sweep else asked, logs)
     forbid(line)
-    if any(flag in SHOWS for flag in line.flags):
-        return Start("show", line, tree=found.base)
-    if config in ALONE and (ranks.outside() or ranks.count(found.tree.trainer) > 1):
+    if not {*SHOWS}.isdisjoint(line.flags):
+        return Start("show", line, found)
+    tree, folder = found.tree, paths.in_project(found.tree.log_dir)
+    if config in ("predict", "export") and (ranks.outside() or ranks.count(tree.trainer) > 1):
         raise UserError(f"{config}.py runs in one process, without torchrun; type trainer.devices=1.")
-    folder = paths.in_project(found.tree.log_dir) / ("sweep" if line.multirun else config)
     if line.multirun:
-        if found.tree.hydra.runtime.choices["hydra/sweeper"] == "basic":
+        if tree.hydra.runtime.choices["hydra/sweeper"] == "basic":
             line.keys.append("hydra.sweeper._target_=hydra_plugins.search.Grid")
-        return Start("multirun", line, sweep or paths.create(folder), sweep is None, found.base)
-    name = None if config != "train" or found.tree.get("name") is None else str(found.tree.name)
-    if name and (folder / name).exists():
-        return go_on_with_name(line, folder / name, found)
-    return Start("run", line, paths.create(folder, name), True, found.tree, found.loader)
+        return Start("multirun", line, found, sweep or paths.create(folder / "sweep"), sweep is None)
+    if run and "resume" in asked:
+        return going_on(line, run, found, asked["resume"], is_longer(line))
+    name = str(tree.name) if config == "train" and tree.name is not None else None
+    require(not name or bool(re.fullmatch(NAME, name)), "name", "letters, digits, . + - _ or @, and not latest", name)
+    if name and (folder / config / name).exists():
+        return go_on_with_name(line, Run(folder / config / name), found)
+    return Start("run", line, found, paths.create(folder / config, name), True)
 
 
-def composed(line: Line, config: str, asked: dict[str, str]) -> Composed:
-    """The tree of a new run, or of a command that starts from an old one.
+def composed(line: Line, config: str, asked: dict[str, str], logs: Path) -> tuple[Composed, Run | None]:
+    """The config of a command, and the old run that it starts from or goes on with.
 
     Raises:
         UserError: what is typed is wrong, or there is no such run.
     """
-    if config in READERS:
-        if not asked.get("run"):
-            raise UserError(
-                f"Which run? Type run=<run directory, checkpoint or latest>; {paths.CONF / line.config}.yaml has more."
-            )
-        run = paths.find(asked["run"], logs(line))
-        found = stored.stored_config(line, run.directory, stored.READ)
+    purpose = next((name for name in stored.GROUPS if name in asked), "")
+    if purpose == stored.RESUME and line.multirun:
+        raise UserError(f"resume={asked['resume']} goes on with one run; take -m out.")
+    if not purpose and "run" in ASKED.get(config, ()):
+        raise UserError(f"Which run? Type run=<run directory, checkpoint or latest>; {config}.py --help has more.")
+    if not purpose:
+        return overrides.compose(line, paths.CONF), None
+    run = paths.find(asked[purpose], logs, unfinished=purpose == stored.RESUME and not is_longer(line))
+    if purpose == stored.RESUME:
+        run.check_free()
+    found = stored.stored_config(line, run.directory, purpose)
+    if purpose == stored.READ:
+        found.tree.update({name: configs.literal(value) for name, value in asked.items()})
         found.tree.run = str(run.checkpoint(asked["run"]))
-        for name in {"input", "output"} & asked.keys():
-            found.tree[name] = None if asked[name] == "null" else configs.literal(asked[name])
-        return found
-    if asked.get("rerun", "null") != "null":
-        return stored.stored_config(line, paths.find(asked["rerun"], logs(line)).directory, stored.RERUN)
-    return overrides.compose(line, paths.CONF)
-
-
-def logs(line: Line) -> Path:
-    """Where the runs are that a command line speaks of."""
-    typed = [key.partition("=")[2].strip("'\"") for key in line.keys if key.startswith("log_dir=")]
-    return paths.logs_folder(*typed[-1:])
+    return found, run
 
 
 def forbid(line: Line) -> None:
     """Raises UserError for what would make two runs share a directory, or cannot be both."""
     for key in line.keys:
-        if key.lstrip("+").startswith(OWN_DIRECTORY):
+        if name_of(key) in OWN_DIRECTORY:
             raise UserError(f"{key}: each run makes a directory of its own; type log_dir=<folder> or name=<name>.")
-        if line.multirun and key.startswith("name="):
+        if line.multirun and name_of(key) == "name":
             raise UserError(f"{key}: a sweep has many runs, which cannot share a name; take it or -m out.")
-    shown = [flag for flag in line.flags if flag in SHOWS]
-    if shown and not {"-m", "--multirun"}.isdisjoint(line.flags):
-        raise UserError(f"{shown[0]} shows one run; take -m out.")
+    if not {*SHOWS}.isdisjoint(line.flags) and not {"-m", "--multirun"}.isdisjoint(line.flags):
+        raise UserError("--cfg and --info show one run; take -m out.")
 
 
 # a run that is there already
 
 
-def resume(line: Line, asked: str) -> Start:
-    """Go on with a run in its own directory; leaves where it is complete.
-
-    Raises:
-        UserError: there is no such run, or what is typed does not go with it.
-    """
-    if line.multirun:
-        raise UserError(f"resume={asked} goes on with one run; take -m out.")
-    longer = any(stored.name_of(key) in keys.GROWTH for key in line.keys)
-    run = paths.find(asked, logs(line), unfinished=not longer)
-    if not longer:
-        leave_if_complete(run)
-    found = stored.stored_config(line, run.directory, stored.RESUME)
-    checkpoint = run.checkpoints / Path(asked).name if asked.endswith(".ckpt") else run.directory
-    return going_on(line, run, found, checkpoint)
+def is_longer(line: Line) -> bool:
+    """Whether a run is to go on for longer than it was meant to."""
+    return any(name_of(key) in keys.GROWTH for key in line.keys)
 
 
-def leave_if_complete(run: Run) -> None:
-    """Raises SystemExit(0) where a run is finished."""
-    if run.status == Status.FINISHED:
-        where = paths.in_words(run.directory)
-        print(f"The run {where} is complete; python src/eval.py run={run.directory} tests it again.")
-        raise SystemExit(0)
-
-
-def going_on(line: Line, run: Run, found: Composed, checkpoint: Path) -> Start:
-    """Raises UserError for a run in a place that cannot be written."""
-    directory = run.directory
-    for path in (directory, run.checkpoints):
-        if path.exists() and not os.access(path, os.W_OK):
-            raise UserError(
-                f"{path} cannot be written, so the run cannot go on there; type resume=<a copy of it>, or "
-                f"init_from={directory} for a new run from its weights."
-            )
-    print(f"going on with {paths.in_words(directory)}")
-    stored.set_resume_checkpoint(found.tree, run, str(checkpoint))
-    return Start("run", line, directory, False, found.tree, found.loader)
-
-
-def go_on_with_name(line: Line, directory: Path, found: Composed) -> Start:
+def go_on_with_name(line: Line, run: Run, found: Composed) -> Start:
     """A command with name= that is typed again: the run goes on, or starts where it was killed before its first step.
 
     Raises:
-        UserError: the directory holds something else, or the run was started with other overrides.
+        UserError: the run was started with other overrides, or is being run.
     """
-    foreign = [path.name for path in directory.iterdir() if not OURS.fullmatch(path.name)]
-    if foreign and not (directory / "config.yaml").is_file():
-        raise UserError(f"{directory} holds {foreign[0]}, which is of no run; type another name.")
-    run = Run(directory)
-    if not run.begun and run.status not in (Status.FINISHED, Status.RUNNING):
-        return Start("run", line, directory, False, found.tree, found.loader)  # no step of it is left
-    before = split(shlex.split(run.record.get("command") or "")[2:], "train").keys
-    if set(line.typed) != set(before):
-        now, then = (
-            " ".join(sorted(set(a) - set(b))) or "nothing" for a, b in ((line.typed, before), (before, line.typed))
-        )
+    run.check_free()
+    if not run.begun and run.status != Status.FINISHED:
+        return Start("run", line, found, run.directory)
+    now, then = {*line.typed}, {*split(shlex.split(run.record.get("command") or "")[2:], "train").typed}
+    if now != then:
+        new, old = (" ".join(sorted(typed)) or "nothing" for typed in (now - then, then - now))
         raise UserError(
-            f"There is a run {directory} of other overrides: now {now}, then {then}; type another name, or go on with "
-            f"it by resume={directory}."
+            f"There is a run {run.directory} of other overrides: now {new}, then {old}; type another name, or go on "
+            f"with it by resume={run.directory}."
         )
-    leave_if_complete(run)
-    return going_on(line, run, stored.continued(directory, found), directory)
+    return going_on(line, run, stored.continued(run.directory, found))
+
+
+def going_on(line: Line, run: Run, found: Composed, asked: str = "", longer: bool = False) -> Start:
+    """A start that goes on from a checkpoint of a run, or from its newest; leaves where the run is complete."""
+    where = paths.in_words(run.directory)
+    if run.status == Status.FINISHED and not longer:
+        print(f"The run {where} is complete; python src/eval.py run={run.directory} tests it again.")
+        raise SystemExit(0)
+    print(f"going on with {where}")
+    checkpoint = run.checkpoints / Path(asked).name if asked.endswith(".ckpt") else run.directory
+    stored.set_resume_checkpoint(found.tree, run, str(checkpoint))
+    return Start("run", line, found, run.directory)

@@ -14,13 +14,13 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
 from omegaconf import DictConfig, OmegaConf
 
-from leyden import Failed, UserError
+from leyden import Failed, UserError, require
 
 GRACE = 10  # seconds that the other ranks get to end by themselves after one has failed
 LAG = 600  # seconds that they may work on after one has finished: as long as a collective waits
@@ -31,62 +31,52 @@ class RankError(RuntimeError):
     """A rank failed: which one, how it ended and the last lines that it wrote."""
 
 
+# how many
+
+
 def count(trainer: DictConfig) -> int:
-    """Processes to start on this machine; 1: train in this process. Raises UserError for devices that are not there."""
-    chosen, accelerator = _chosen(trainer.devices), trainer.accelerator
+    """Processes to start on this machine; 1: train in this process. Whether there are as many GPUs, Lightning says."""
+    devices = str(trainer.devices)
+    known = re.fullmatch(r"auto|-1|None|[1-9]\d*|\[\d+(, ?\d+)*\]|\d+,|\d+(, ?\d+)+", devices)
+    require(bool(known), "trainer.devices", "a number, auto or a list such as [0,1]", devices)
+    number = int(devices) if devices.isdecimal() else len(re.findall(r"\b\d+", devices.replace("-1", "")))
     if trainer.num_nodes > 1 and not outside():
-        command = f"torchrun --nnodes={trainer.num_nodes} --nproc-per-node={len(chosen) if chosen else 'auto'}"
+        command = f"torchrun --nnodes={trainer.num_nodes} --nproc-per-node={number or 'auto'}"
         command += f" --rdzv-backend=c10d --rdzv-endpoint=<first machine>:29500 {' '.join(sys.orig_argv[1:])}"
-        raise UserError(f"trainer.num_nodes={trainer.num_nodes} needs a start on each machine: type `{command}` there")
-    there = gpus(accelerator, max(chosen) + 1 if chosen else None)
-    if not there and accelerator in ("gpu", "cuda"):
-        raise UserError(f"trainer.accelerator={accelerator}, but there is no GPU: type trainer.accelerator=cpu")
-    if chosen is None:  # without a GPU ddp means two processes, so that the same command works anywhere
-        return there or (2 if re.search("ddp|parallel", str(trainer.strategy).lower()) else 1)
-    if 0 < there <= max(chosen):
-        raise UserError(f"trainer.devices={trainer.devices}, but GPUs here: {there}; type trainer.devices={there}")
-    return len(chosen)
+        raise UserError(f"trainer.num_nodes={trainer.num_nodes} needs a start on each machine: type `{command}` there.")
+    # without a GPU ddp means two processes, so that the same command works anywhere
+    several = 2 if re.search("ddp|parallel", str(trainer.strategy).lower()) else 1
+    return number or gpus(trainer.accelerator) or several
 
 
-def _chosen(devices: Any) -> list[int] | range | None:
-    """The devices by index, None for all: 2, "2", [0, 1], "0,1", "auto", -1."""
-    text = str(devices)
-    if text in ("auto", "-1", "None"):
-        return None
-    if not re.fullmatch(r"[1-9]\d*|\[\d+(, ?\d+)*\]|\d+(, ?\d+)+|\d+,", text):
-        raise UserError(f"trainer.devices={devices} names no devices: type a number, auto or a list like [0,1]")
-    return range(int(text)) if text.isdecimal() else [int(index) for index in re.findall(r"\d+", text)]
-
-
-def gpus(accelerator: str, enough: int | None = None) -> int:
-    """GPUs that a run may take; torch is asked only where the system's list does not show enough."""
+def gpus(accelerator: str) -> int:
+    """GPUs that a run may take; torch is asked only where the system shows one."""
     if accelerator == "mps" or (accelerator == "gpu" and sys.platform == "darwin"):
         return 1
-    if accelerator not in ("auto", "gpu", "cuda"):
+    shown = [path for name in ("nvidia[0-9]*", "kfd", "dxg") for path in Path("/dev").glob(name)]
+    if accelerator not in ("auto", "gpu", "cuda") or (sys.platform == "linux" and not shown):
         return 0
-    plugged = ",".join(path.name for path in Path("/dev").glob("nvidia[0-9]*"))
-    listed = sum(name[:1] not in ("", "-") for name in os.environ.get("CUDA_VISIBLE_DEVICES", plugged).split(","))
-    if enough and (listed >= enough or (accelerator == "auto" and not listed)):
-        return listed
     import torch
 
     return torch.cuda.device_count()
 
 
 def outside() -> bool:
-    """Whether torchrun or srun started this process as a rank."""
-    slurm = "SLURM_PROCID" in os.environ and int(os.environ.get("SLURM_NTASKS") or 1) > 1
-    return not entered() and (slurm or {"RANK", "WORLD_SIZE"} <= os.environ.keys())
+    """Whether torchrun, or srun in the words of torchrun, started this process as a rank."""
+    return not entered() and {"RANK", "WORLD_SIZE"} <= os.environ.keys()
+
+
+# the job process
 
 
 class Rank(subprocess.Popen):
     """A rank as the job process sees it: in a session of its own, holding a pipe that ends with the job."""
 
-    def __init__(self, number: int, script: str, env: dict[str, str], lifeline: int):
-        self.number, self.private = number, Path(env["LEYDEN_RANK_DIR"])
-        self.log = self.private.parent / (f"rank{number}.log" if number else "train.log")
-        pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "pass_fds": [lifeline], "start_new_session": True}
+    def __init__(self, number: int, script: str, env: dict[str, str], private: Path, lifeline: int):
+        self.number, self.file = number, private / f"{number}.json"
+        self.log = private.parent / (f"rank{number}.log" if number else "train.log")
         env = env | {"RANK": str(number), "LOCAL_RANK": str(number), "LEYDEN_RANK_PIPE": str(lifeline)}
+        pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "pass_fds": [lifeline], "start_new_session": True}
         with self.log.open("wb") if number else contextlib.nullcontext() as out:
             super().__init__([sys.executable, "-u", script], env=env, stdout=out, stderr=out, **pipes)
 
@@ -97,8 +87,7 @@ class Rank(subprocess.Popen):
 
     def left(self) -> dict[str, Any]:
         """What it left: its value, or a mistake (the sentence of a UserError), or an error and its time, or nothing."""
-        file = self.private / f"{self.number}.json"
-        return json.loads(file.read_text("utf-8") or "{}") if file.exists() else {}
+        return json.loads(self.file.read_text("utf-8") or "{}") if self.file.exists() else {}
 
     def fate(self) -> str:
         """How it ended, and its last lines."""
@@ -125,30 +114,36 @@ def start(script: str, cfg: DictConfig, run_dir: Path, processes: int) -> Any:
     shutil.rmtree(private, ignore_errors=True)  # of a job that was killed
     private.mkdir(parents=True)
     cfg = cfg.copy()
-    if not isinstance(_chosen(cfg.trainer.devices), list) or not gpus(cfg.trainer.accelerator):
-        OmegaConf.update(cfg, "trainer.devices", processes)  # a list of GPUs stays: it says which ones
+    if not re.search(r"[\[,]", str(cfg.trainer.devices)):  # a list of GPUs stays: it says which ones
+        OmegaConf.update(cfg, "trainer.devices", processes)
     OmegaConf.save(cfg, private / "config.yaml")
     ranks, received, pipe = [], [], os.pipe()
     catch = SIGNALS if threading.current_thread() is threading.main_thread() else []  # others may not
     before = {number: signal.signal(number, lambda number, _: received.append(number)) for number in catch}
     try:
-        with _port() as port:
-            # torchrun's variables; the run id makes Lightning read them also inside a SLURM job.
+        with socket.socket() as reserved:
+            # Linux gives this port to nobody else; rank 0 may listen on it, as both reuse it and this one never listens
+            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            reserved.bind(("", 0))
+            port = reserved.getsockname()[1]
+            if sys.platform != "linux":  # where a second socket may not have it
+                reserved.close()
+            # torchrun's variables; the run id makes Lightning read them also inside a SLURM job
             words = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": f"leyden-{port}"}
             words |= {"WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes, "GROUP_RANK": 0, "GROUP_WORLD_SIZE": 1}
             env = os.environ | {key: str(word) for key, word in words.items()} | {"LEYDEN_RANK_DIR": str(private)}
             sys.stdout.flush()
             for number in range(processes):
-                ranks.append(Rank(number, script, env, lifeline=pipe[0]))
-            return _outcome(ranks, _wait(ranks, received, cfg.get("timeout") or LAG), received)
+                ranks.append(Rank(number, script, env, private, pipe[0]))
+            return outcome(ranks, wait(ranks, received, cfg.get("timeout") or LAG), received)
     finally:
         for rank in ranks:
             if rank.poll() is None:
                 rank.kill()
                 rank.wait()
         refused = any("mistake" in rank.left() for rank in ranks)  # which its sentence says
-        for rank in ranks:
-            if rank.number and (refused or not rank.log.read_bytes().strip()):
+        for rank in ranks[1:]:
+            if refused or not rank.log.read_bytes().strip():
                 rank.log.unlink()
         for number, handler in before.items():
             signal.signal(number, handler or signal.SIG_DFL)
@@ -157,22 +152,7 @@ def start(script: str, cfg: DictConfig, run_dir: Path, processes: int) -> Any:
         shutil.rmtree(private, ignore_errors=True)
 
 
-@contextlib.contextmanager
-def _port() -> Iterator[int]:
-    """A free port, which Linux gives to nobody who asks for just any port until this ends.
-
-    Rank 0, which asks for this one, may listen on it, as both sockets set SO_REUSEADDR and this one never listens.
-    """
-    with socket.socket() as reserved:
-        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        reserved.bind(("", 0))
-        number = reserved.getsockname()[1]
-        if sys.platform != "linux":  # where a second socket may not have it
-            reserved.close()
-        yield number
-
-
-def _wait(ranks: list[Rank], received: list[int], lag: float) -> Rank | None:
+def wait(ranks: list[Rank], received: list[int], lag: float) -> Rank | None:
     """Wait until all are gone, pass a signal on, kill those that do not follow; returns the first that went wrong."""
     running, culprit, deadline, passed = list(ranks), None, float("inf"), False
     while running:
@@ -197,21 +177,22 @@ def _wait(ranks: list[Rank], received: list[int], lag: float) -> Rank | None:
     return culprit
 
 
-def _outcome(ranks: list[Rank], culprit: Rank | None, received: list[int]) -> Any:
+def outcome(ranks: list[Rank], culprit: Rank | None, received: list[int]) -> Any:
     """Rank 0's value, or the error that the ranks' ends amount to."""
     for rank in ranks:
         if mistake := rank.left().get("mistake"):
             raise (Failed if rank.left()["status"] == Failed.status else UserError)(mistake)
-    stop = max(-culprit.returncode, culprit.returncode - 128) if culprit else 0  # the signal it died of or obeyed
-    if received and (not culprit or stop in SIGNALS or len(received) > 1):
-        stop = received[0]
-    if stop in SIGNALS:
+    died = max(-culprit.returncode, culprit.returncode - 128) if culprit else 0  # of this signal, or obeyed it
+    if (stop := received[0] if received else died) in SIGNALS:
         raise SystemExit(128 + stop)
     if culprit and "error" in culprit.left():  # the first to leave need not be the first that failed
         culprit = min(ranks, key=lambda rank: rank.left().get("time", float("inf")))
     if culprit:
         raise RankError(culprit.fate())
     return ranks[0].left()["value"]
+
+
+# a rank
 
 
 def entered() -> bool:

@@ -8,19 +8,20 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from leyden import UserError
 from leyden.launch import overrides
-from leyden.launch.line import Line
+from leyden.launch.line import Line, name_of
 from leyden.launch.overrides import Composed
 from leyden.run import configs, keys, paths
 from leyden.run.run import Run
 
+RESUME, RERUN, READ = "resume", "rerun", "run"  # what is typed before an old run: what it is wanted for
+GROUPS = {  # the groups that may then be typed, too; None: any of one part of the config
+    RESUME: ("trainer", "logger", "profiler", "callbacks"),
+    RERUN: None,
+    READ: ("trainer", "logger"),
+}
 WHOLE = ("experiment", "debug", "local", "search")  # groups that speak of the whole config
-KEPT = ("precision", "deterministic", "benchmark")  # of a run's trainer, in whatever trainer evaluates it
+PRECISION = ("precision", "deterministic", "benchmark")  # how a run's trainer makes numbers, in whatever evaluates it
 WATCHERS = {"gradients", "finite", "memory"}  # callbacks that only look
-
-
-# What an old run is wanted for, and which groups may be typed on top of its config; None: all but WHOLE.
-RESUME, RERUN, READ = "resume", "rerun", "read"
-GROUPS = {RESUME: ("trainer", "logger", "profiler", "callbacks"), RERUN: None, READ: ("trainer", "logger")}
 
 
 def stored_config(line: Line, directory: Path, purpose: str) -> Composed:
@@ -41,15 +42,15 @@ def stored_config(line: Line, directory: Path, purpose: str) -> Composed:
     def merge(composed: DictConfig, loader: ConfigLoader) -> DictConfig:
         tree = old.copy()
         OmegaConf.set_struct(tree, False)
-        if purpose == READ:  # the command has keys of its own
-            replace(tree, composed)
-        for key in chosen if purpose != READ else ():
-            take_over(tree, composed, name_of(key), loader)
-        tree.update({name: composed.get(name) for name in ("trusted", "own", "hydra")})  # never what is stored
+        if purpose == READ:
+            evaluate(tree, composed)
+        else:
+            for key in chosen:
+                take_over(tree, composed, name_of(key), loader)
+            tree.update({"resume": None, "init_from": tree.get("init_from"), "exact": True})  # unless it is typed again
         if purpose == RERUN:
             tree.update({"name": None, "rerun": str(directory), "log_dir": composed.log_dir})
-        if purpose != READ:  # exact, unless it is typed again
-            tree.update({"resume": None, "init_from": tree.get("init_from"), "exact": True})
+        tree.update({name: composed.get(name) for name in ("trusted", "own", "hydra")})  # never what is stored
         OmegaConf.set_struct(tree, True)
         return tree
 
@@ -59,24 +60,12 @@ def stored_config(line: Line, directory: Path, purpose: str) -> Composed:
     return found
 
 
-def continued(directory: Path, found: Composed) -> Composed:
-    """The tree of a run that goes on by the command that started it, which may build what that command builds."""
-    tree = configs.stored(directory)
-    tree.update({"exact": True, "own": [], "trusted": configs.packages(found.tree), "hydra": found.tree.hydra})
-    return found._replace(tree=tree)
-
-
-def name_of(key: str) -> str:
-    return key.lstrip("+~").partition("=")[0]
-
-
-def replace(tree: DictConfig, composed: DictConfig) -> None:
-    """Put the keys that a command has of its own in the place of the run's; the trainer keeps how numbers are made."""
-    kept = {name: tree.trainer[name] for name in KEPT if name in tree.trainer}
+def evaluate(tree: DictConfig, composed: DictConfig) -> None:
+    """Put what an evaluation has of its own in the place of the run's; the trainer keeps how numbers are made."""
+    kept = {name: tree.trainer[name] for name in PRECISION if name in tree.trainer}
     for name in ("callbacks", "profiler", "logger"):
         tree.pop(name, None)
-    for key, node in composed.items_ex(resolve=False):
-        tree[str(key)] = node
+    tree.update(dict(composed.items_ex(resolve=False)))
     tree.trainer.update(kept)
     if OmegaConf.select(tree, "model.weights"):  # the checkpoint has them
         tree.model.weights = None
@@ -87,8 +76,7 @@ def take_over(tree: DictConfig, composed: DictConfig, name: str, loader: Any) ->
     dotted = name.replace("/", ".")
     node = OmegaConf.select(composed, dotted)
     if name == "trainer":
-        option = composed.hydra.runtime.choices.trainer
-        said = loader.repository.load_config(f"trainer/{option}")
+        said = loader.repository.load_config(f"trainer/{composed.hydra.runtime.choices.trainer}")
         own = set(said.config) if said.defaults_list else set()
         node = {key: node[key] for key in node if f"trainer.{key}" in keys.PLACE or key in own}
     if node is None:
@@ -99,28 +87,29 @@ def take_over(tree: DictConfig, composed: DictConfig, name: str, loader: Any) ->
 
 def check_resumable(line: Line, old: DictConfig, tree: DictConfig, directory: Path) -> None:
     """Raises UserError for what cannot be changed while a run goes on, or only without being exact."""
+    new = f"init_from={directory} for a new run from its weights"
     for key in line.keys:
         name = name_of(key)
-        if (paths.CONF / name).is_dir() or OmegaConf.select(tree, name) == OmegaConf.select(old, name):
+        then, now = (OmegaConf.select(each, name) for each in (old, tree))
+        watched = name == "callbacks" and set(then or ()) ^ set(now or ()) <= WATCHERS
+        if then == now or watched or name == "trainer":  # how many processes it makes, the checkpoint knows
             continue
         if name.startswith(("optimizer", "scheduler")):
-            raise UserError(
-                f"{key}: this is in the checkpoint; for a new run from its weights type init_from={directory}."
-            )
+            raise UserError(f"{key}: this is in the checkpoint; type {new}.")
         if tree.exact and keys.role(name) not in keys.RESUMABLE:
-            raise UserError(
-                f"{key}: the run would come to other numbers than without a stop; type exact=false to go on all the "
-                f"same, or init_from={directory} for a new run from its weights."
-            )
-    changed = set(old.get("callbacks") or {}) ^ set(tree.get("callbacks") or {})
-    if tree.exact and changed - WATCHERS:
-        raise UserError(f"callbacks ({', '.join(sorted(changed))}) would change the run; type exact=false to go on so.")
+            raise UserError(f"{key} would change the numbers; type exact=false to go on all the same, or {new}.")
+
+
+def continued(directory: Path, found: Composed) -> Composed:
+    """The tree of a run that goes on by the command that started it, which may build what that command builds."""
+    tree = configs.stored(directory)
+    tree.update({"exact": True, "own": [], "trusted": configs.packages(found.tree), "hydra": found.tree.hydra})
+    return found._replace(tree=tree)
 
 
 def set_resume_checkpoint(tree: DictConfig, run: Run, checkpoint: str) -> None:
     """Let a tree go on from a checkpoint of a run, or from its newest."""
     with open_dict(tree):
         tree.resume = checkpoint
-    # best.ckpt alone may be of before any other
-    if OmegaConf.select(tree, "model.weights") and run.last.is_file():  # the checkpoint has them
+    if OmegaConf.select(tree, "model.weights") and run.last.is_file():  # which has them
         tree.model.weights = None

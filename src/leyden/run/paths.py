@@ -76,7 +76,7 @@ def find(asked: str, logs: Path, unfinished: bool = False) -> Run:
         return latest(logs, unfinished)
     for path in (Path(asked).expanduser(), in_project(asked), logs / "train" / asked):
         run = Run(path.parent.parent if path.suffix == ".ckpt" else path)
-        if run.config_file.is_file():
+        if run.config_file.is_file() or run.record:  # the config of a run that has just begun is not there yet
             return Run(run.directory.resolve())
     raise UserError(f"{asked} is no run directory, nor a checkpoint in one, nor a run in {logs / 'train'}; try latest.")
 

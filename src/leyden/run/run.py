@@ -106,16 +106,23 @@ class Run:
         Raises:
             Busy: another process runs it.
         """
-        record = self.record
-        who = f"run by process {record['pid']} on {record['host']}" if "pid" in record else "started by another process"
-        busy = Busy(f"{self.directory} is being {who}; wait for its end.")
-        if alive(record):
-            raise busy
+        self.check_free()
         try:
             with FileLock(self.directory / ".lock", timeout=0):
                 yield
         except Timeout as error:
-            raise busy from error
+            raise self.busy from error
+
+    def check_free(self) -> None:
+        """Raises Busy where another process runs it; to be asked before its other files, which may not be there yet."""
+        if alive(self.record):
+            raise self.busy
+
+    @property
+    def busy(self) -> Busy:
+        record = self.record
+        who = f"run by process {record['pid']} on {record['host']}" if "pid" in record else "started by another process"
+        return Busy(f"{self.directory} is being {who}; wait for its end.")
 
 
 # whether a run is alive

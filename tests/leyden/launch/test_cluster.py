@@ -71,6 +71,9 @@ def test_srun_makes_one_run_and_goes_on_with_it_when_requeued(tmp_path):
 def test_a_job_of_slurm_speaks_the_words_of_torchrun(monkeypatch):
     words = {"SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_NNODES": "2", "SLURM_LOCALID": "1", "SLURM_NODEID": "1",
              "SLURM_JOB_ID": "123456", "SLURM_NODELIST": "gpu[07-08],other"}  # fmt: skip
+    monkeypatch.setattr(os, "environ", words | {"SLURM_NTASKS": "1"})
+    cluster.translate()  # a job of one task
+    assert "RANK" not in os.environ
     monkeypatch.setattr(os, "environ", words)
     cluster.translate()
     assert words["RANK"] == "5" and words["WORLD_SIZE"] == "8" and words["LOCAL_WORLD_SIZE"] == "4"
@@ -78,9 +81,9 @@ def test_a_job_of_slurm_speaks_the_words_of_torchrun(monkeypatch):
     trainer = OmegaConf.create({"devices": "auto", "num_nodes": 1, "strategy": "auto"})
     cluster.fit(trainer)
     assert trainer == {"devices": 4, "num_nodes": 2, "strategy": "ddp"}
-    with pytest.raises(UserError, match=r"trainer.devices=3"):
+    with pytest.raises(UserError, match="must be 4, as many"):
         cluster.fit(OmegaConf.create({"devices": 3, "num_nodes": 1, "strategy": "ddp"}))
-    with pytest.raises(UserError, match=r"trainer.num_nodes=5"):
+    with pytest.raises(UserError, match="must be 2, as many"):
         cluster.fit(OmegaConf.create({"devices": 4, "num_nodes": 5, "strategy": "ddp"}))
 
 
@@ -94,9 +97,9 @@ def test_the_script_of_a_slurm_job(script, tmp_path):
     for line in ("--nodes=2", "--ntasks-per-node=4", "--gpus-per-node=4", "--requeue", "--signal=USR2@120"):
         assert f"#SBATCH {line}\n" in shown
     for wrong, word in (
-        (["trainer.devices=2", "hydra.launcher.tasks_per_node=3"], "hydra.launcher.tasks_per_node=3"),
-        (["trainer.devices=auto"], "trainer.devices=auto"),
-        (["trainer.devices=2", "trainer.num_nodes=1,2"], "equal numbers"),
+        (["trainer.devices=2", "hydra.launcher.tasks_per_node=3"], "tasks_per_node"),
+        (["trainer.devices=auto"], "`trainer.devices` must be a number"),
+        (["trainer.devices=2", "trainer.num_nodes=1,2"], "the same in all jobs"),
     ):
         status, _, sentence = script("train.py", *sweep, *wrong)
         assert status == 2 and word in sentence and "Traceback" not in sentence, sentence
@@ -168,3 +171,34 @@ def test_two_nodes_make_one_run(tmp_path):
         pytest.skip(f"no two networks here: {error}")
     one_run(tmp_path)
     assert json.loads(next(tmp_path.rglob("run.json")).read_text())["effective_batch"] == 128
+
+
+def test_jobs_at_a_time():
+    assert cluster.at_once({"n_jobs": 3}, 8) == 3 and cluster.at_once({"n_jobs": 8}, 2) == 2
+    assert cluster.at_once({"n_jobs": -1}, 10**6) == os.cpu_count()
+    assert cluster.at_once({"_target_": "x.LocalLauncher"}, 5) == 5 and cluster.at_once({"_target_": "x.Slurm"}, 5) == 1
+
+
+TAKES = """
+import os, sys
+sys.path[:0] = [{src!r}]
+from omegaconf import OmegaConf
+from leyden.launch import cluster, ranks
+ranks.gpus = lambda accelerator: 2
+cluster.take_gpu(OmegaConf.create({{"devices": "auto", "accelerator": "auto"}}))
+print(os.environ.get("CUDA_VISIBLE_DEVICES"), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_jobs_at_a_time_have_a_gpu_each(tmp_path):
+    env = os.environ | {"LEYDEN_PARALLEL": "3", "CUDA_VISIBLE_DEVICES": "4,7", "TMPDIR": str(tmp_path)}
+    text = TAKES.format(src=str(paths.PROJECT / "src"))
+    started, taken = [], []
+    for _ in range(3):
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        started.append(subprocess.Popen([sys.executable, "-c", text], env=env, **pipes))
+        taken.append(started[-1].stdout.readline().strip())
+    for process in started:
+        process.communicate()
+    assert taken == ["4", "7", "4,7"]

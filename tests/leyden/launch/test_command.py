@@ -21,12 +21,6 @@ def said(script, tmp_path):
     return lambda name, *arguments: script(name, *arguments, f"log_dir='{tmp_path / 'logs'}'")
 
 
-def test_help_names_groups_keys_and_examples(command):
-    shown = command("train.py", "--help").stdout
-    for word in ("model", "cnn", "resnet", "objective", "python src/train.py trainer=ddp"):
-        assert word in shown
-
-
 def test_cfg_job_shows_the_tree_and_makes_nothing(said, tmp_path):
     status, shown, _ = said("train.py", "--cfg", "job", "model=mlp")
     assert status == 0 and "num_classes: ${facts.outputs}" in shown
@@ -41,22 +35,22 @@ def test_resolve_says_that_facts_need_the_data(said):
 def test_all_mistakes_at_once_in_a_line_each(command):
     shown = command("train.py", "optimzer.lr=1", "model=cn", "data.batch_size=x", "trainer.max_epochs=abc")
     assert shown.returncode == 2 and len(shown.stderr.splitlines()) == 4
-    for word in ("optimizer.lr", "cnn", "data.batch_size needs", "max_epochs needs"):
+    for word in ("optimizer.lr", "cnn", "`data.batch_size` must be a whole number", "got `abc`"):
         assert word in shown.stderr
 
 
 @pytest.mark.slow
-def test_eight_launches_at_once_have_eight_directories(tmp_path):
+def test_launches_at_once_have_a_directory_each(tmp_path):
     context, line = stress_resume.server(), [*FAKE, f"log_dir='{tmp_path}'", "+facts.outputs=3"]
-    started = [context.Process(target=stress_resume.child, args=(line, tmp_path / "screen.txt")) for _ in range(8)]
+    started = [context.Process(target=stress_resume.child, args=(line, tmp_path / "screen.txt")) for _ in range(4)]
     for process in started:
         process.start()
     for process in started:
         process.join()
-    assert [process.exitcode for process in started] == [2] * 8
+    assert [process.exitcode for process in started] == [2] * 4
     records = [json.loads(path.read_text()) for path in tmp_path.glob("train/*/run.json")]
-    assert len(records) == 8 and {record["status"] for record in records} == {"failed"}
-    assert len({record["pid"] for record in records}) == 8
+    assert len(records) == 4 and {record["status"] for record in records} == {"failed"}
+    assert len({record["pid"] for record in records}) == 4
 
 
 def test_a_folder_that_cannot_be_written(said, tmp_path):

@@ -47,7 +47,8 @@ def test_a_trainer_that_is_typed_says_where_a_run_goes_on_and_not_how_long(direc
     ("typed", "words"),
     [
         ("optimizer.lr=1", "init_from"), ("data.batch_size=3", "exact=false"), ("model=cnn", "what can: trainer"),
-        ("callbacks=[]", "would change the run"), ("sed=1", "did you mean seed"), ("threads=3", "exact=false"),
+        ("callbacks=[]", "would change the numbers"), ("sed=1", "did you mean seed"), ("threads=3", "exact=false"),
+        ("seed=1", "exact=false"), ("trainer.accumulate_grad_batches=2", "exact=false"),
     ],
 )  # fmt: skip
 def test_what_would_change_the_numbers_is_refused(directory, typed, words):

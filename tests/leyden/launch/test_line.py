@@ -1,0 +1,44 @@
+"""What is typed, split; and what --help says of it."""
+
+import pytest
+
+from leyden import UserError
+from leyden.launch.line import show_help, split
+from leyden.run import paths
+
+
+def test_split_sorts_overrides_from_flags():
+    line = split(["a=1", "-cn", "other.yaml", "--cfg=job", "-m", "~b", "-cd", "x y", "+c=2"], "train")
+    assert line.keys == ["a=1", "~b", "+c=2"]
+    assert line.flags == ["-cn", "other.yaml", "--cfg", "job", "-m", "-cd", "x y"]
+    assert (line.config, line.multirun) == ("other", True)
+
+
+def test_multirun_is_seen_in_every_spelling():
+    for argv, multirun in (([], False), (["-m"], True), (["--multirun"], True), (["hydra.mode=MULTIRUN"], True)):
+        assert split(argv, "train").multirun is multirun
+
+
+def test_take_removes_plain_overrides_and_keeps_what_was_typed():
+    line = split(["run='a b'", "+run=c", "seed=1", "resume=007", "run.x=1"], "train")
+    assert line.take("run", "resume", "absent") == {"run": "a b", "resume": "007"}
+    assert line.keys == ["+run=c", "seed=1", "run.x=1"]
+
+
+@pytest.mark.parametrize("argv", [["--lr"], ["-cn"], ["--config-dir="]])
+def test_a_flag_that_is_none_is_refused(argv):
+    with pytest.raises(UserError, match=f"`{argv[0].rstrip('=')}` is no flag, or its value is missing"):
+        split(argv, "train")
+
+
+def test_help_offers_groups_with_their_options_and_keys_with_their_comments():
+    text = show_help("train", paths.CONF)
+    assert "model         cnn mlp resnet" in text and "_loader" not in text and "hydra/" not in text
+    assert "  - model: cnn\n" in text and "log_dir: logs           # where runs are kept" in text
+    assert all(len(line) <= 100 for line in text.partition("The config")[0].splitlines())
+
+
+def test_a_config_that_inherits_has_the_groups_and_keys_of_both():
+    text = show_help("benchmark", paths.CONF)
+    assert "optimizer     adam adamw" in text and "objective: val/acc" in text and "rounds: 5" in text
+    assert "optimizer" not in show_help("eval", paths.CONF)

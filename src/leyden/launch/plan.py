@@ -20,6 +20,7 @@ ASKED = {  # overrides that are taken as they are typed
     "export": ("run", "output"),
 }
 OWN_DIRECTORY = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "run_dir")
+OURS = r"\..*|config\.yaml|train\.log|rank\d+\.log"  # what a run leaves that was killed before it had a run.json
 NAME = r"(?![.-])(?!latest$)(?!.*\.ckpt$)[\w.+@-]{1,100}"  # of a run
 
 
@@ -112,9 +113,12 @@ def go_on_with_name(line: Line, run: Run, found: Composed) -> Start:
     """A command with name= that is typed again: the run goes on, or starts where it was killed before its first step.
 
     Raises:
-        UserError: the run was started with other overrides, or is being run.
+        UserError: the directory holds something else, or the run was started with other overrides, or is being run.
     """
     run.check_free()
+    foreign = [path.name for path in run.directory.iterdir() if not re.fullmatch(OURS, path.name)]
+    if foreign and run.status == Status.UNKNOWN:
+        raise UserError(f"{run.directory} holds {foreign[0]}, which is of no run; type another name.")
     if not run.begun and run.status != Status.FINISHED:
         return Start("run", line, found, run.directory)
     now, then = {*line.typed}, {*split(shlex.split(run.record.get("command") or "")[2:], "train").typed}

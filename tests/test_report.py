@@ -37,10 +37,10 @@ def test_the_newest_sweep_is_taken(say, tmp_path):
     sweep(tmp_path / "sweep" / "2026-01-01")
     write(tmp_path / "sweep" / "2026-01-02" / "0", 0.123)
     (tmp_path / "sweep" / "2026-01-03").mkdir()
-    assert "0.1230" in say().out and "0.1230" in say("latest").out
+    assert "0.1230" in say().out
     shutil.rmtree(tmp_path / "sweep" / "2026-01-02")
-    lines = [line for line in say().out.splitlines() if line.startswith("│")]
-    assert "2, 3" in lines[0] and "0.7500 ± 0.0707" in lines[0] and "0, 1" in lines[1]
+    lines = [line for line in say().out.splitlines() if line.startswith("|")]
+    assert "2, 3" in lines[1] and "0.7500 ± 0.0707" in lines[1] and "0, 1" in lines[2]
 
 
 def test_several_places_names_and_conditions(say, tmp_path):
@@ -66,17 +66,20 @@ def test_trouble_is_named_in_last_lines(say, tmp_path):
     Run(folder / "1").update(status="failed", reason="ValueError: boom\nmore")
     Run(folder / "2").update(status="running")
     (folder / "3" / "metrics.json").write_text("{")
-    last = say(folder).out.partition("└")[2].splitlines()[1:]
-    assert last == ["failed: 1 (ValueError: boom more)", "killed: 2", "half-written: 3 (metrics.json)"]
+    assert say(folder).out.splitlines()[-3:] == [
+        "failed: 1 (ValueError: boom more)",
+        "killed: 2",
+        "half-written: 3 (metrics.json)",
+    ]
 
 
 def test_a_list_of_names_ends_after_ten(say, tmp_path):
-    for n in range(1000):
+    for n in range(100):
         folder = tmp_path / "a" / str(n)
         folder.mkdir(parents=True)
-        (folder / "config.yaml").write_text("data: {}\nmodel: {}\ntask: {}\ntrainer: {}\n")
+        (folder / "config.yaml").write_text("objective: val/acc\ndata: {}\ntask: {}\ntrainer: {}\n")
         (folder / "run.json").write_text('{"status": "failed", "reason": "x"}')
-    assert "failed: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 990 more (x)" in say(tmp_path / "a").out.splitlines()
+    assert "failed: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 90 more (x)" in say(tmp_path / "a").out.splitlines()
 
 
 def test_nothing_finished_is_a_table_too(say, tmp_path):
@@ -93,7 +96,7 @@ def test_two_runs_are_told_apart(say, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["nowhere"], "no folder"), (["--metric", "val/ac"], "did you mean val/acc"), (["--where", "x"], "no cond"),
+        (["nowhere"], "no folder"), (["--metric", "val/ac"], "what there is: val/acc."), (["--where", "x"], "as "),
         (["--where", "optimizer.lr=7"], "No run has optimizer.lr=7"), (["--diff", "0"], "expected 2 arguments"),
         (["--diff", "0", "nowhere"], "no run directory"), (["--cvs"], "--help"), (["--csv", "--json"], "not allowed"),
     ],
@@ -124,9 +127,9 @@ def test_a_real_sweep_ends_in_a_table_and_a_picture(script, tmp_path):
     assert status == 0, errors
     status, table, errors = script("report.py", "--plot", str(tmp_path / "report.png"), f"log_dir='{tmp_path}'")
     assert status == 0 and "optimizer.lr" in table and "±" in table, errors
-    header = next(line for line in table.splitlines() if line.startswith("┃"))
-    assert [cell.strip() for cell in header.strip("┃").split("┃")] == [
+    header = next(line for line in table.splitlines() if line.startswith("|"))
+    assert [cell.strip() for cell in header.strip("|").split("|")] == [
         "run", "optimizer.lr", "val/acc", "epoch", "test/acc", "n", "seconds", "samples/s", "status",
     ]  # fmt: skip
     colours = {colour for _, colour in Image.open(tmp_path / "report.png").convert("RGB").getcolors(2**24)}
-    assert {(0, 114, 178), (213, 94, 0)} <= colours  # of the two best curves
+    assert {(0, 107, 164), (255, 128, 14)} <= colours  # of the two best curves

@@ -1,4 +1,4 @@
-"""A sweep: its directory, which of its jobs are left to do, how one job is tried, and what came of all."""
+"""A sweep: its directory, what it was started with, the numbers of its jobs, and how one job is tried."""
 
 import math
 import re
@@ -14,12 +14,12 @@ from omegaconf import DictConfig
 from leyden import Failed, UserError
 from leyden.files import read_json, write_json
 from leyden.launch import cluster, ranks, stored
-from leyden.launch.line import Line
+from leyden.launch.line import Line, name_of
 from leyden.run import configs, paths
 from leyden.run.run import DONE, Busy, Run, Status, now
 
 POLICY = ("retry_failed", "max_failures", "stop_on_failure")  # what may be typed anew for a sweep that goes on
-ELSEWHERE = (*POLICY, "log_dir", "threads")  # what does not tell jobs from each other
+ELSEWHERE = (*POLICY, "log_dir")  # what does not tell jobs from each other
 MULTIRUN = ("-m", "--multirun")
 LAUNCHER = (  # numbers and names that a launcher only hands on; its others may be commands
     r"(n_jobs|dry_run|partition|account|nodes|(cpus|gpus|tasks)_per_\w+|mem_gb|timeout_min|array_parallelism)=[\w.-]*"
@@ -30,38 +30,30 @@ LAUNCHER = (  # numbers and names that a launcher only hands on; its others may 
 
 
 def find(asked: str, logs: Path) -> Path:
-    """The directory of a sweep: a path, a name in logs/sweep, or latest.
-
-    Raises:
-        UserError: there is no such sweep.
-    """
-    newest = sorted(logs.glob("sweep/*/"), reverse=True)
-    places = (
-        newest if asked == "latest" else [Path(asked).expanduser(), paths.in_project(asked), logs / "sweep" / asked]
-    )
-    for path in places:
+    """The directory of a sweep: a path, a name in logs/sweep, or latest; UserError if there is no such sweep."""
+    places = [Path(asked).expanduser(), paths.in_project(asked), logs / "sweep" / asked]
+    for path in sorted(logs.glob("sweep/*/"), reverse=True) if asked == "latest" else places:
         if "keys" in read_json(path / "sweep.json"):
             return path.resolve()
-    if asked == "latest":
-        raise UserError(f"There is no sweep in {logs / 'sweep'}; python src/train.py -m <key>=<a>,<b> starts one.")
-    raise UserError(f"{asked} is no sweep: it has no sweep.json that can be read; try sweep=latest.")
+    raise UserError(f"There is no sweep {asked} in {logs}; type sweep=latest, or train.py -m <key>=<a>,<b> for one.")
 
 
 def go_on(line: Line, asked: str, logs: Path) -> Path:
     """Put what a sweep was started with before what is typed now, which wins; returns the sweep's directory.
 
     Raises:
-        UserError: the sweep cannot be found or read, or was started with what counts only where it is typed.
+        UserError: the sweep cannot be found, or was started with what counts only where it is typed.
     """
     directory = find(asked, logs)
-    keys, flags = texts(directory, "keys"), texts(directory, "flags")
-    typed = {stored.name_of(key) for key in line.keys}
-    keys = [key for key in keys if stored.name_of(key) not in typed]
+    said = read_json(directory / "sweep.json")
+    typed = {name_of(key) for key in line.keys}
+    keys = [str(key) for key in said["keys"] if name_of(str(key)) not in typed]
     refused = [key for key in keys if not may_be_stored(key)]
-    if new_flags := [flag for flag in line.flags if flag not in MULTIRUN]:
-        flags = new_flags
-    elif not re.fullmatch(r"((-cn|--config-name) \w[\w-]*(\.yaml)?)?", " ".join(flags)):
-        refused.append(shlex.join(flags))
+    flags = [flag for flag in line.flags if flag not in MULTIRUN]
+    if not flags:
+        flags = list(map(str, said.get("flags", [])))
+        if not re.fullmatch(r"((-cn|--config-name) \w[\w-]*(\.yaml)?)?", " ".join(flags)):
+            refused.append(shlex.join(flags))
     if refused:
         raise UserError(
             f"{directory / 'sweep.json'} has {' '.join(refused[0].split())}, which is not taken from a file, as "
@@ -77,7 +69,7 @@ def go_on(line: Line, asked: str, logs: Path) -> Path:
 
 def may_be_stored(override: str) -> bool:
     """Whether an override out of a sweep.json, which may be another's, can make nothing run that is not in conf/."""
-    name, value = stored.name_of(override), override.partition("=")[2]
+    name, value = name_of(override), override.partition("=")[2]
     if name.startswith("hydra.sweeper.params."):  # a key and its ranges
         return may_be_stored(override.partition(".params.")[2])
     if name in ("hydra.sweeper.sampler._target_", "hydra.sweeper.pruner._target_"):
@@ -97,50 +89,36 @@ def may_be_stored(override: str) -> bool:
 @contextmanager
 def kept(directory: Path, line: Line) -> Iterator[None]:
     """Note what a sweep is started with, or goes on with, unless that is refused."""
-    file, lock = directory / "sweep.json", FileLock(directory / ".lock")
-    lasting = [key for key in line.typed if stored.name_of(key) not in POLICY]
-    flags = [flag for flag in line.flags if flag not in MULTIRUN]
-    with lock:
-        before = read_json(file)
-        new = {"id": directory.name, "started": now()} | before | {"keys": lasting, "flags": flags}
-        write_json(file, new)
+    lasting = [key for key in line.typed if name_of(key) not in POLICY]
+    new = {"keys": lasting, "flags": [flag for flag in line.flags if flag not in MULTIRUN]}
+    before = note(directory, new)
     try:
         yield
     except UserError as error:
         if before and not isinstance(error, Failed):
-            with lock:
-                again = {"keys": before["keys"], "flags": before.get("flags", [])}
-                write_json(file, read_json(file) | again)
+            note(directory, {name: before[name] for name in new})
         raise
 
 
-def texts(directory: Path, name: str) -> list[Any]:
-    """A list of a sweep.json: of overrides, of flags, or of jobs, which are lists of overrides.
-
-    Raises:
-        UserError: it is none.
-    """
-    found = read_json(directory / "sweep.json").get(name, [])
-    if not isinstance(found, list) or not all(isinstance(each, list if name == "jobs" else str) for each in found):
-        raise UserError(f"{directory / 'sweep.json'} cannot be read; start a new sweep.")
-    return found
+def note(directory: Path, fields: dict[str, Any]) -> dict[str, Any]:
+    """Change fields of sweep.json; returns what it was."""
+    with FileLock(directory / ".lock"):
+        before = read_json(directory / "sweep.json")
+        write_json(directory / "sweep.json", {"id": directory.name, "started": now()} | before | fields)
+        return before
 
 
 def numbered(directory: Path, jobs: list[list[str]]) -> list[int]:
     """The number of each job: that of an earlier start if it is the same, else a new one."""
+    mine = [sorted(key for key in job if name_of(key) not in ELSEWHERE and key[:6] != "hydra.") for job in jobs]
     with FileLock(directory / ".lock"):
-        known = texts(directory, "jobs")
-        numbers = {frozenset(map(str, job)): number for number, job in enumerate(known)}
-        for job in map(own, jobs):
-            if numbers.setdefault(frozenset(job), len(numbers)) == len(known):
+        said = read_json(directory / "sweep.json")
+        known = said.get("jobs", [])
+        for job in mine:
+            if job not in known:
                 known.append(job)
-        write_json(directory / "sweep.json", read_json(directory / "sweep.json") | {"jobs": known})
-        return [numbers[frozenset(own(job))] for job in jobs]
-
-
-def own(job: list[str]) -> list[str]:
-    """The overrides of a job that say what it is."""
-    return [key for key in job if stored.name_of(key) not in ELSEWHERE and not key.startswith("hydra.")]
+        write_json(directory / "sweep.json", said | {"jobs": known})
+    return [known.index(job) for job in mine]
 
 
 # one job
@@ -161,8 +139,9 @@ def attempt(directory: Path, cfg: DictConfig, carry_out: Callable[[DictConfig, b
                 again = "" if status in DONE else "; retry_failed=true tries it again"
                 return leave(f"job {directory.name} is {status}{again}", run.objective)
             value = carry_out(going_on(cfg, directory) if status else cfg, status == Status.RUNNING)
-            if value is None and (metric := nan(directory, cfg)):
-                raise Failed(f"{metric} is not a number.")
+            logged = {name: last for split in ("train", "val") for name, last in run.metrics.get(split, {}).items()}
+            if value is None and math.isnan(logged.get(cfg.get("objective"), 0)):
+                raise Failed(f"{cfg.objective} is not a number.")
             return value
     except Busy as busy:
         return leave(f"job {directory.name} is not started: {busy}", None)
@@ -177,39 +156,32 @@ def attempt(directory: Path, cfg: DictConfig, carry_out: Callable[[DictConfig, b
         return None
 
 
-def fail(directory: Path, what: str) -> None:
-    """Note why a job failed, in run.json and in its train.log, where the run itself could not."""
-    first = (what.splitlines() or ["without a word"])[0]
-    print(f"job {directory.name} failed: {first}", flush=True)
-    run = Run(directory)
-    if run.status != Status.FAILED:
-        run.end(Status.FAILED, what)
-    if not run.log_file.is_file() or first not in run.log_file.read_text("utf-8", "replace"):
-        with run.log_file.open("a", encoding="utf-8") as file:
-            file.write(f"{now()} failed: {first}\n")
-
-
 def leave(sentence: str, value: Any) -> Any:
+    """Say why a job is not run, to its other ranks, too."""
     print(sentence, flush=True)
     if ranks.outside():
         cluster.share("0")
     return value
 
 
+def fail(directory: Path, what: str) -> None:
+    """Note why a job failed, where the run itself could not."""
+    run = Run(directory)
+    first = what.partition("\n")[0]
+    print(f"job {directory.name} failed: {first}", flush=True)
+    if run.status != Status.FAILED:
+        run.end(Status.FAILED, what)
+        with run.log_file.open("a", encoding="utf-8") as file:
+            file.write(f"{now()} failed: {first}\n")
+
+
 def going_on(cfg: DictConfig, directory: Path) -> DictConfig:
     """The config of a job that was stopped: its own, not what conf/ says now."""
-    if not (directory / "config.yaml").is_file():
+    run = Run(directory)
+    if not run.config_file.is_file():
         return cfg
     tree = configs.stored(directory)
     tree.update({"own": [], "trusted": configs.packages(cfg)})
     tree.update({name: cfg[name] for name in ("log_dir", "exact") if name in cfg})
-    stored.set_resume_checkpoint(tree, Run(directory), str(directory))
+    stored.set_resume_checkpoint(tree, run, str(directory))
     return tree
-
-
-def nan(directory: Path, cfg: DictConfig) -> str | None:
-    """The objective's name, if its last value was none."""
-    name = str(cfg.get("objective"))
-    found = Run(directory).metrics.get(name.partition("/")[0])
-    value = found.get(name) if isinstance(found, dict) else None
-    return name if isinstance(value, float) and math.isnan(value) else None

@@ -2,81 +2,53 @@
 
 import hashlib
 import re
-from typing import Any
+from pathlib import Path
 
 import pandas
 
-from leyden.report.formats import setting
-from leyden.report.results import Run, number, part
-from leyden.report.tables import MISSING
+from leyden.report.results import FACTS, MISSING, curves, flat, read, setting
 from leyden.run.keys import role
+from leyden.run.run import Run
+
+COMPARED = (  # keys of run.json
+    r"commit|data_fingerprint|threads|precision|device|world_size|effective_batch|exact|(versions|hardware)\..*"
+)
 
 
-def told(first: Run, second: Run) -> str:
-    """Lines of config, code, machine, data, results, and the first step at which the losses part."""
-    sections = {
-        "config": compare(*({key: run.get(key) for key in run.config} for run in (first, second))),
-        "code and machine": compare(*map(surroundings, (first, second))),
-        "results": compare(*map(outcome, (first, second))),
-    }
-    lines = [f"a  {first.path}", f"b  {second.path}"]
-    for title, rows in sections.items():
-        lines += ["", f"{title}: {'the same' if rows.empty else ''}".rstrip()]
-        width = max(map(len, rows.index), default=0)
-        lines += [f"  {name:<{width}}  {a}  ->  {b}" for name, a, b in rows.itertuples()]
+def difference(first: Path, second: Path) -> str:
+    """What differs in the config, in code, machine and data, and in the results; and the step where losses part."""
+    lines = [f"a  {first}", f"b  {second}"]
+    for title, a, b in zip(("config", "code, machine and data", "results"), facts(first), facts(second), strict=True):
+        both = pandas.DataFrame({"a": a.map(setting), "b": b.map(setting)}).fillna(MISSING)
+        both = both[both.a != both.b]
+        lines += ["", f"{title}:" if len(both) else f"{title}: the same"]
+        lines += [f"  {key}  {pair.a}  ->  {pair.b}" for key, pair in both.iterrows()]
     return "\n".join([*lines, "", parting(first, second), ""])
 
 
-def compare(a: dict[str, Any], b: dict[str, Any]) -> pandas.DataFrame:
-    """Both values of what differs, by name."""
-    names = [name for name in {**a, **b} if role(name) != "label"]
-    frame = pandas.DataFrame(
-        {side: [setting(values.get(name, MISSING)) for name in names] for side, values in (("a", a), ("b", b))},
-        index=names,
-    )
-    return frame[frame.a != frame.b]
+def facts(directory: Path) -> tuple[pandas.Series, ...]:
+    """What is compared of a run: its config, its surroundings, its results."""
+    run, row, patch = Run(directory), read(directory), directory / "changes.patch"
+    config = {key: row[key] for key in row if key not in FACTS and "/" not in key and role(key) != "label"}
+    around = {key: value for key, value in flat(run.record).items() if re.fullmatch(COMPARED, key)}
+    around["uncommitted changes"] = hashlib.sha256(patch.read_bytes()).hexdigest()[:8] if patch.is_file() else "none"
+    results = {key: row[key] for key in row if key in ("status", "best_epoch") or "/" in key}
+    results["weights_sha256"] = run.metrics.get("weights_sha256")
+    return tuple(pandas.Series(part, dtype=object) for part in (config, around, results))
 
 
-def surroundings(run: Run) -> dict[str, Any]:
-    """Commit, uncommitted changes, versions, machine and data."""
-    record, patch = run.record, run.path / "changes.patch"
-    names = ("commit", "data_fingerprint", "threads", "precision", "device", "world_size", "effective_batch", "exact")
-    found = {name.replace("_", " "): record.get(name) for name in names}
-    changes = patch.read_text(encoding="utf-8", errors="replace") if patch.is_file() else ""
-    files = dict.fromkeys(re.findall(r"^diff --git .* b/(.+)$", changes, re.M))
-    digest = hashlib.sha256(changes.encode()).hexdigest()[:8]
-    found["uncommitted changes"] = f"{digest} in {', '.join(files)}" if files else "none"
-    return found | part(record, "versions") | part(record, "hardware")
-
-
-def outcome(run: Run) -> dict[str, Any]:
-    best = part(run.metrics, "best")
-    found: dict[str, Any] = {"status": run.status}
-    epoch = best["epoch"] + 1 if isinstance(best.get("epoch"), int) else None  # as people count
-    found |= {f"best {best.get('monitor')}": best.get("value"), "best epoch": epoch} if best else {}
-    found |= {name: value for name, value in part(run.metrics, "test").items() if number(value) is not None}
-    return found | {"weights": str(run.metrics.get("weights_sha256"))[:16]}
-
-
-def parting(first: Run, second: Run) -> str:
+def parting(first: Path, second: Path) -> str:
     """The first step at which logged losses differ; of tasks that log none, any logged value."""
-    a, b = by_step(first).align(by_step(second), join="inner")
-    both = a.notna() & b.notna()
-    names = [name for name in a if both[name].any()]
-    names = [name for name in names if "loss" in name] or names
-    if not names:
+    texts = {"dtype": str, "keep_default_na": False, "na_values": [""]}  # to the last digit, and a NaN is a value
+    logged = [curves(run, **texts).astype({"step": int}).groupby("step").first() for run in (first, second)]
+    a, b = logged[0].drop(columns="epoch").align(logged[1].drop(columns="epoch"), join="inner")
+    names = [name for name in a if "loss" in name] or list(a)
+    both = a[names].notna() & b[names].notna()
+    if not both.any(axis=None):
         return "losses: the runs share no logged step"
-    differs = both[names] & (a[names] != b[names])
+    differs = both & (a[names] != b[names])
     if not differs.any(axis=None):
         return f"losses: the same at all {len(a)} logged steps that both have"
-    place = differs.any(axis=1).idxmax()
-    name = min(differs.columns[differs.loc[place]])
-    return f"losses: part at step {place[0]:g}: {name} {a.loc[place, name]} -> {b.loc[place, name]}"
-
-
-def by_step(run: Run) -> pandas.DataFrame:
-    """The texts of metrics.csv; the index is the step, and how many rows of it came before."""
-    rows = [row | {"step": step} for row in run.logged() if (step := number(row.get("step"))) is not None]
-    frame = pandas.DataFrame(rows, columns=list(rows[0]) if rows else ["step"]).replace("", None)
-    index = [frame.step, frame.groupby("step").cumcount()]
-    return frame.set_index(index).drop(columns=["epoch", "step"], errors="ignore")
+    step = differs.any(axis=1).idxmax()
+    name = differs.loc[step].idxmax()
+    return f"losses: part at step {step}: {name} {a.loc[step, name]} -> {b.loc[step, name]}"

@@ -1,146 +1,194 @@
-"""Runs as rows of a table, best first: what differs, the mean and standard deviation over seeds and folds."""
+"""Runs as a table, best first: what differs, and the mean and standard deviation over seeds and folds."""
 
-from collections import Counter
+import math
+import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 import pandas
+from tabulate import tabulate
 
 from leyden import UserError
-from leyden.report.results import Run, number, part
-from leyden.run.keys import role
+from leyden.report.results import FACTS, MISSING, curves, setting
+from leyden.run.keys import direction, role
+from leyden.run.run import Status
 
 REPEATS = ("seed", "data.fold")  # keys of runs that are one row
-MEASURED = ["value", "epoch", "test", "seconds", "samples_per_second"]
-MISSING = "-"
+NAMES = 10  # of runs, in one line
+STYLES = {"text": "outline", "markdown": "github", "latex": "latex_booktabs"}  # of tabulate
 
 
 @dataclass
 class Table:
-    """The rows of one metric: two frames with the same index."""
+    """The rows of one metric."""
 
     metric: str
     mode: str | None  # min or max; None: unknown, and the rows are in the order of the runs
-    settings: pandas.DataFrame  # a column for each key that differs
-    results: pandas.DataFrame  # value std epoch test test_std n seconds samples_per_second status runs
-
-    @property
-    def test(self) -> str | None:
-        return test_of(self.metric)
+    settings: list[str]  # the columns of what differs
+    rows: pandas.DataFrame  # settings value std epoch test test_std n seconds samples_per_second status runs
 
 
-def test_of(metric: str) -> str | None:
-    """A metric's counterpart in the test."""
-    return None if metric.startswith("test/") else f"test/{metric.rpartition('/')[2]}"
-
-
-def tables(runs: list[Run], metric: str | None = None) -> list[Table]:
-    """A table for each objective among the runs, the most frequent first, or the one of a metric.
-
-    Raises:
-        UserError: no run knows the metric.
-    """
+def tables(runs: pandas.DataFrame, metric: str | None = None) -> list[Table]:
+    """A table for each objective, the most frequent first, or the one of a metric; UserError if no run knows it."""
     if metric is None:
-        names = [name for name, _ in Counter(run.objective for run in runs).most_common()]
-        return [table([run for run in runs if run.objective == name], name) for name in names]
-    known = list(dict.fromkeys(name for run in runs for name in run.names()))
-    if metric not in known and not any(run.curve(metric) for run in runs):
-        near = get_close_matches(metric, known, 1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known) or 'none yet'}."
-        raise UserError(f"No run has the metric {metric}; {hint}")
+        return [table(runs[runs.objective == name], name) for name in runs.objective.value_counts().index]
+    if metric not in runs:
+        known = [name for name in runs if "/" in name]
+        near = get_close_matches(metric, known, 1) or known
+        raise UserError(f"No run has the metric {metric}; what there is: {', '.join(near) or 'none yet'}.")
     return [table(runs, metric)]
 
 
-def table(runs: list[Run], metric: str) -> Table:
-    mode = next(filter(None, (run.mode(metric) for run in runs)), None)
-    keys = differing(runs)
-    frame = pandas.DataFrame({"run": runs, "status": [run.status for run in runs]})
-    frame["finished"] = frame.status == "finished"
-    frame["setting"] = [str([run.get(key, MISSING) for key in keys if key not in REPEATS]) for run in runs]
-    frame["repeat"] = [str([run.get(key) for key in REPEATS]) for run in runs]
-    ordered = frame.sort_values("finished", ascending=False, kind="stable")
-    frame["copy"] = ordered.groupby(["setting", "repeat"]).cumcount()  # the same run once more is a row of its own
-    frame["row"] = frame.groupby(["setting", "copy"], sort=False).ngroup()
-    if frame.row.duplicated().any():
-        keys = [key for key in keys if key not in REPEATS]
-    rows = frame.groupby("row")
-    results = aggregate(frame, runs, metric)
-    results["status"] = rows.status.agg(summary)
-    results["runs"] = rows.run.agg(list)
-    order = ranked(results.assign(finished=rows.finished.any()), mode)
-    first = [results.runs[row][0] for row in order]
-    columns = {key.removesuffix("._target_"): [shown(run, key) for run in first] for key in keys}
-    settings = pandas.DataFrame(columns, index=range(len(first)), dtype=object)
-    return Table(metric, mode, settings, results.loc[order].reset_index(drop=True))
+def table(runs: pandas.DataFrame, metric: str) -> Table:
+    """Rank the rows; runs that differ in the seed or the fold alone are one, the same run once more is another."""
+    mode, keys = mode_of(runs, metric), differing(runs)
+    best = [best_of(run, metric, mode) for _, run in runs.iterrows()]
+    runs = runs.assign(value=[value for value, _ in best], epoch=[epoch for _, epoch in best])
+    test = None if metric.startswith("test/") else runs.get(test_of(metric))
+    runs = runs.assign(test=test, finished=runs.status == Status.FINISHED, place=range(len(runs)))
+    runs = runs.sort_values("finished", ascending=False, kind="stable")
+    texts = runs[keys].map(str)
+    copy = texts.groupby(keys).cumcount() if keys else runs.place
+    settings = [key for key in keys if key not in REPEATS]
+    groups = [group.sort_values("place") for _, group in runs.groupby([*(texts[key] for key in settings), copy])]
+    if len(groups) < len(runs):
+        keys = settings
+    rows = pandas.DataFrame([{key: group[key].iloc[0] for key in keys} | aggregate(group) for group in groups])
+    for key in classes(runs, keys):
+        rows[key] = [setting(value).rpartition(".")[2] for value in rows[key]]
+    rows["rank"] = rows.value * {"min": 1, "max": -1, None: 0}[mode]
+    rows = rows.sort_values(["finished", "rank", "place"], ascending=[False, True, True], ignore_index=True)
+    return Table(metric, mode, keys, rows.drop(columns=["finished", "rank", "place"]))
 
 
-def aggregate(frame: pandas.DataFrame, runs: list[Run], metric: str) -> pandas.DataFrame:
-    """Means and sample standard deviations (n - 1) over the runs of a row that have a value.
+def mode_of(runs: pandas.DataFrame, metric: str) -> str | None:
+    """`min` or `max`: as the runs say of what they monitored, on any split, else by the name; None: it is unknown."""
+    same = [str(monitor).rpartition("/")[2] == metric.rpartition("/")[2] for monitor in runs.monitor]
+    typed = runs[same].get("checkpoint.mode", [])
+    return next((mode for mode in typed if mode in ("min", "max")), direction(metric))
 
-    The finished ones count, where there are any. A mean of which one run has no number is NaN.
+
+def best_of(run: pandas.Series, metric: str, mode: str | None) -> tuple[float | None, float | None]:
+    """The value of a metric and its epoch: of the best weights if they know it, else the best, or the last one."""
+    if metric.startswith("test/") or (metric in (run.monitor, run.objective) and run.best_epoch):
+        return run.get(metric), run.best_epoch
+    values = curve(run.path, metric)
+    if values.empty:
+        return None, None
+    epoch = values.idxmin() if mode == "min" else values.idxmax() if mode == "max" else values.index[-1]
+    return values[epoch], epoch
+
+
+def curve(directory: Path | str, metric: str) -> pandas.Series:
+    """The last number of a metric in each epoch, by epochs from 1."""
+    logged = curves(directory).reindex(columns=["epoch", metric])
+    return logged.groupby(logged.epoch + 1)[metric].last().dropna()
+
+
+def aggregate(group: pandas.DataFrame) -> dict[str, Any]:
+    """The row of some runs: mean and sample standard deviation (n - 1) of the finished ones, where there are any.
+
+    A mean of which one has no number is none.
     """
-    numbers = [measured(run, metric) for run in runs]
-    values = pandas.DataFrame(numbers, columns=MEASURED, dtype=float)
-    has_value = pandas.Series([value is not None for value, *_ in numbers])
-    done = has_value & frame.finished
-    counted = done | (has_value & ~done.groupby(frame.row).transform("any"))
-    groups = values[counted].groupby(frame.row[counted])
-    n = groups.size()
-    means = groups.mean().where(groups.count().eq(n, axis=0))
-    found = means.assign(std=groups.value.std(), test_std=groups.test.std()).reindex(range(frame.row.max() + 1))
-    found["n"] = n.reindex(found.index, fill_value=0)
-    return found[["value", "std", "epoch", "test", "test_std", "n", "seconds", "samples_per_second"]]
+    counted = group[group.finished] if group.finished.any() else group[group.value.notna()]
+    numbers = counted[["value", "epoch", "test", "seconds", "samples_per_second"]].astype(float)
+    mean, std = numbers.mean(skipna=False), numbers.where(numbers.abs() < math.inf).std(skipna=False)
+    row = {"value": mean.value, "std": std.value, "epoch": mean.epoch, "test": mean.test, "test_std": std.test}
+    row |= {"n": len(counted), "seconds": mean.seconds, "samples_per_second": mean.samples_per_second}
+    statuses = group.status.value_counts()
+    row["status"] = ", ".join(f"{n} {status}" if len(statuses) > 1 else status for status, n in statuses.items())
+    row["runs"] = list(map(str, group.path))
+    return row | {"finished": group.finished.any(), "place": group.place.min()}
 
 
-def measured(run: Run, metric: str) -> list[float | None]:
-    """What MEASURED names."""
-    test = part(run.metrics, "test").get(test_of(metric) or "")
-    rest = [test, *(run.metrics.get(name) for name in ("seconds", "samples_per_second"))]
-    return [*run.value(metric), *map(number, rest)]
-
-
-def summary(statuses: pandas.Series) -> str:
-    counts = Counter(statuses)
-    return next(iter(counts)) if len(counts) == 1 else ", ".join(f"{n} {name}" for name, n in counts.items())
-
-
-def ranked(results: pandas.DataFrame, mode: str | None) -> list[int]:
-    """Finished rows first, then by value if it is known which is better, those without one last."""
-    keys = {"late": ~results.finished, "value": results.value * {"min": 1, "max": -1, None: 0}[mode]}
-    frame = pandas.DataFrame({**keys, "empty": results.n == 0, "place": results.index})
-    return frame.sort_values(list(frame)).place.tolist()
-
-
-# what differs
-
-
-def differing(runs: list[Run]) -> list[str]:
+def differing(runs: pandas.DataFrame) -> list[str]:
     """Keys of which the runs have several values.
 
     Where the class differs, its own arguments do not say more: they count among runs of the same class, or when typed.
     """
-    typed = {key for run in runs for key in run.overrides}
-    keys = dict.fromkeys(key for run in runs for key in run.config if role(key) != "label")
-    targets = sorted({key for key in keys if key.endswith("_target_")})
-    found = []
+    typed = {text.lstrip("+~").partition("=")[0] for overrides in runs.overrides for text in overrides}
+    keys = [key for key in runs if key not in FACTS and "/" not in key and role(key) != "label"]
+    texts = runs[keys].map(str)  # what is missing is a value, too
+    keys = [key for key in keys if texts[key].nunique() > 1]
+    columns = []
     for key in keys:
-        values = [(run.config.get(key, MISSING), run) for run in runs]
-        if all(value == values[0][0] for value, _ in values):  # a quick look at what stands there
-            continue
-        above = [t for t in targets if t != key and key.startswith(t.removesuffix("_target_"))]
-        kinds: dict[str, set[str]] = {}
-        for _, run in values:
-            kind = "" if key in typed else str([run.config.get(target) for target in above])
-            kinds.setdefault(kind, set()).add(str(run.get(key, MISSING)))
-        if any(len(kind) > 1 for kind in kinds.values()):
-            found.append(key)
-    return found
+        above = [name for name in classes(runs, keys) if key.startswith(f"{name}.")]
+        if not above or key in typed or texts.groupby(above)[key].nunique().max() > 1:
+            columns.append(key)
+    return columns
 
 
-def shown(run: Run, key: str) -> Any:
-    """A value; of a class the option that was typed for it, or else its name as options are written."""
-    value, node = run.get(key, MISSING), key.removesuffix("._target_")
-    if node == key or not isinstance(value, str):
-        return value
-    return run.overrides.get(node.replace(".", "/"), value.rpartition(".")[2].lower())
+def classes(runs: pandas.DataFrame, keys: list[str]) -> list[str]:
+    """Those of some keys that are classes: they have keys below them."""
+    return [key for key in keys if any(name.startswith(f"{key}.") for name in runs)]
+
+
+# what is printed
+
+
+def written(made: list[Table], form: str) -> str:
+    """Tables as text, markdown, latex, csv or json; the last two have all digits."""
+    if form in STYLES:
+        return "\n".join(titled(table, form) for table in made)
+    names = [table.metric for table in made]
+    whole = pandas.concat([table.rows for table in made], keys=names, names=["metric"]).reset_index("metric")
+    if form == "csv":
+        return whole.assign(runs=whole.runs.map(" ".join)).to_csv(index=False)
+    return whole.to_json(orient="records", indent=2, force_ascii=False, double_precision=15) + "\n"
+
+
+def titled(table: Table, form: str) -> str:
+    """A table, on the screen with a line above it."""
+    content, title = cells(table), ""
+    if form == "text" and table.mode:
+        title = f"best {table.metric} first ({table.mode})\n"
+    elif form == "text":
+        title = f"{table.metric}, not ranked: the name does not say which is better\n"
+    elif form == "markdown":
+        content = content.map(lambda cell: cell.replace("|", "\\|"))
+    sides = ["left" if name in ("run", "status", *table.settings) else "right" for name in content]
+    return title + tabulate(content, "keys", STYLES[form], showindex=False, disable_numparse=True, colalign=sides)
+
+
+def cells(table: Table) -> pandas.DataFrame:
+    """The table as texts, without the columns that say nothing."""
+    rows = table.rows
+    folder = above([Path(run) for runs in rows.runs for run in runs])
+    columns = {"run": [listed(map(Path, runs), folder) for runs in rows.runs]}
+    columns |= {key: rows[key].map(setting) for key in table.settings}
+    columns[table.metric] = list(map(mean_and_std, rows.value, rows["std"], rows.n))
+    columns["epoch"] = rows.epoch.round(1).map(setting)
+    if rows.test.notna().any():
+        columns[test_of(table.metric)] = list(map(mean_and_std, rows.test, rows.test_std, rows.n))
+    if (rows.n > 1).any():
+        columns["n"] = rows.n.map(str)
+    columns["seconds"] = rows.seconds.round(1).map(setting)
+    columns["samples/s"] = rows.samples_per_second.round().map(setting)
+    return pandas.DataFrame(columns | {"status": rows.status})
+
+
+def test_of(metric: str) -> str:
+    """The counterpart in the test of a metric."""
+    return f"test/{metric.rpartition('/')[2]}"
+
+
+def above(runs: Iterable[Path]) -> Path:
+    """The folder that all runs have in common."""
+    return Path(os.path.commonpath([run.parent for run in runs]))
+
+
+def listed(runs: Iterable[Path], folder: Path) -> str:
+    """The first ten runs, from a folder above them, and how many there are besides."""
+    names = [run.relative_to(folder).as_posix() for run in runs]
+    return ", ".join(names[:NAMES]) + (f" and {len(names) - NAMES:,} more" if len(names) > NAMES else "")
+
+
+def mean_and_std(mean: float, std: float, n: int) -> str:
+    """Four decimals, or four digits where those would show none or too many; NaN of no run is no value."""
+    if n == 0:
+        return MISSING
+    kind = ".4f" if mean == 0 or 1e-2 <= abs(mean) < 1e4 else ".4g"
+    return f"{mean:{kind}}" if pandas.isna(std) else f"{mean:{kind}} ± {std:{kind}}"

@@ -1,8 +1,6 @@
 """A study of Optuna: where it is kept, how its parts are made, and what a job asks it."""
 
-import inspect
 import os
-import re
 import time
 import warnings
 from collections.abc import Callable
@@ -11,16 +9,12 @@ from typing import Any
 
 from hydra.utils import instantiate
 
-from leyden import UserError
+from leyden import UserError, require
 from leyden.files import read_json
 
 
 def optuna() -> Any:
-    """The package, without its chatter.
-
-    Raises:
-        UserError: it is not installed.
-    """
+    """The package, without its chatter; UserError if it is not installed."""
     try:
         import optuna
     except ModuleNotFoundError as error:
@@ -31,38 +25,25 @@ def optuna() -> Any:
 
 
 def build(node: Any, **keywords: Any) -> Any:
-    """A sampler or pruner from its node, with those keywords that it takes.
-
-    Raises:
-        UserError: there is none of this name, or it takes other arguments.
-    """
-    if not isinstance(node, dict) or "_target_" not in node:
-        raise UserError(f"A sampler and a pruner need a _target_, not {node}; leave it out for the usual one.")
+    """A sampler or pruner from its node; UserError if there is none of this name, or it takes other arguments."""
+    require(isinstance(node, dict) and "_target_" in node, "a sampler or pruner", "a node with a _target_", node)
     try:
-        made = instantiate(node, _partial_=True, _convert_="all")
-        takes = inspect.signature(made.func).parameters
-        return made(**{name: value for name, value in keywords.items() if name in takes})
+        return instantiate(node, **keywords, _convert_="all")
     except Exception as error:  # of Hydra, of Optuna, of the packages that it needs
         what = " ".join(str(error.__cause__ or error).split()).rstrip(".")
-        raise UserError(f"{node.get('_target_')} cannot be built: {what}.") from error
+        raise UserError(f"{node['_target_']} cannot be built: {what}.") from error
 
 
 def store(directory: Path, url: str | None) -> Any:
-    """Optuna's storage: a journal in the directory, or a database.
-
-    Raises:
-        UserError: it cannot be read or reached.
-    """
+    """Optuna's storage: a journal in the directory, or a database; UserError if it cannot be read or reached."""
     storages, journal = optuna().storages, directory / "study.log"
     try:
         if url:
             return storages.RDBStorage(url)
         return storages.JournalStorage(storages.journal.JournalFileBackend(str(journal)))
     except Exception as error:  # of JSON, of SQLAlchemy, of each driver
-        what = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-        without_password = re.sub(r"(//[^:/@]*:)[^@]*@", r"\1***@", url or "")
-        shown = f"hydra.sweeper.storage={without_password}" if url else journal
-        raise UserError(f"{shown} cannot be used: {what}; name another storage, or start a new search.") from error
+        what, name = f"{error or type(error).__name__}".splitlines()[0], "hydra.sweeper.storage" if url else journal
+        raise UserError(f"{name} cannot be used: {what}; name another storage, or start a new search.") from error
 
 
 def repair_journal(file: Path) -> None:

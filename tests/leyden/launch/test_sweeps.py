@@ -71,7 +71,7 @@ def test_a_job_keeps_its_number(tmp_path):
     assert sweeps.numbered(tmp_path, first) == [0, 1]
     more = [["a=1", "b=2"], ["a=1", "b=3", "retry_failed=true", "hydra.sweep.subdir=9"], ["a=1", "b=1"]]
     assert sweeps.numbered(tmp_path, more) == [1, 2, 0]
-    assert sweeps.numbered(tmp_path, [["a=1", "b=3"]]) == [2]
+    assert sweeps.numbered(tmp_path, [["b=3", "a=1"], ["threads=1"], ["threads=2"]]) == [2, 3, 4]
 
 
 def test_what_is_typed_wins_over_what_a_sweep_was_started_with(tmp_path):
@@ -214,16 +214,6 @@ def test_what_is_refused_changes_nothing(tmp_path):
         assert read_json(tmp_path / "sweep.json")["keys"] == kept
 
 
-def test_a_trial_that_was_retried_successfully_is_no_failure(tmp_path):
-    for number, record in enumerate([{"status": "failed", "again": 1}, {"status": "finished"}]):
-        (tmp_path / str(number)).mkdir()
-        write_json(tmp_path / str(number) / "run.json", record)
-    conclude(tmp_path, 0)
-    Run(tmp_path / "1").update(status="failed")
-    with pytest.raises(Failed, match="2 jobs failed: 0, 1;"):
-        conclude(tmp_path, 1)
-
-
 # whole sweeps
 
 
@@ -265,8 +255,8 @@ def test_a_search_needs_no_flag_and_its_yaml_is_checked(cli, tmp_path):
         (["search=grid", "+hydra.sweeper.params.modl=cnn"], "Could not override 'modl'"),
         (["sweep=nowhere"], "sweep=latest"),
         (["sweep=latest", "resume=latest"], "take one of them out"),
-        (["search=optuna", "hydra.sweeper.pruner=null"], "need a _target_"),
-        (["search=optuna", "hydra.sweeper.params=5"], "must be keys"),
+        (["search=optuna", "hydra.sweeper.pruner=null"], "a node with a _target_"),
+        (["search=optuna", "hydra.sweeper.params=5"], "keys with their ranges"),
         (["search=optuna", "hydra.sweeper.n_jobs=0"], "at least 1"),
         (["search=optuna", "optimizer.lr=range(1,1)"], "has no values"),
     ):
@@ -289,7 +279,7 @@ def test_a_search_prunes_and_ends_with_the_best(cli, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_search_of_troubles_is_whole_in_the_end(typed, tmp_path):
+def test_a_search_of_troubles_is_whole_in_the_end(typed, cli, tmp_path):
     trouble = [
         f"+callbacks.trouble.{k}" for k in ("raises=[1]", "nan=[2]", "killed=[3]", "stopped=[5]", f"flags='{tmp_path}'")
     ]
@@ -299,49 +289,36 @@ def test_a_search_of_troubles_is_whole_in_the_end(typed, tmp_path):
     assert second.returncode == 128 + signal.SIGTERM
     sweep = only(tmp_path)
     assert [jobs(sweep)[n]["status"] for n in range(6)] == [
-        "finished",
-        "failed",
-        "failed",
-        "failed",
-        "finished",
-        "stopped",
-    ]
-    third = typed("sweep=latest", SCORE[2])
-    assert third.returncode == 1 and "3 jobs failed: 1, 2, 3;" in third.stderr, third.stderr
+        "finished", "failed", "failed", "failed", "finished", "stopped",
+    ]  # fmt: skip
+    status, said = cli("sweep=latest", SCORE[2])
+    assert status == 1 and "3 jobs failed: 1, 2, 3;" in said, said
     found = jobs(sweep)
     assert sorted(found) == list(range(7)) and found[5]["status"] == "finished" and len(found[5]["resumes"]) == 1
     for number, word in ((1, "boom"), (2, "val/score is not a number"), (3, "signal 9")):
         assert word in found[number]["reason"]
     assert "Traceback" in (sweep / "1" / "train.log").read_text()
     score = {n: Run(sweep / str(n)).metrics["best"]["value"] for n in (0, 4, 5, 6)}
-    assert f"| {max(score, key=score.get)} " in third.stdout.split("best val/score first")[1].splitlines()[4]
-    assert typed("sweep=latest", SCORE[2], "max_failures=3").returncode == 0 and jobs(sweep) == found
+    assert f"| {max(score, key=score.get)} " in said.split("best val/score first")[1].splitlines()[4]
+    assert cli("sweep=latest", SCORE[2], "max_failures=3")[0] == 0 and jobs(sweep) == found
 
 
 @pytest.mark.slow
-def test_two_processes_do_each_job_once_and_a_killed_one_goes_on_exactly(typed, tmp_path, command):
-    line = [
-        sys.executable,
-        str(paths.PROJECT / "src" / "train.py"),
-        "-m",
-        "seed=range(6)",
-        *FAST,
-        "trainer.max_epochs=30",
-    ]
-    first = subprocess.Popen([*line, f"log_dir='{tmp_path / 'logs'}'"], stdout=subprocess.DEVNULL)
+def test_two_processes_do_each_job_once_and_a_killed_one_goes_on_exactly(cli, script, tmp_path):
+    line, where = [sys.executable, str(paths.PROJECT / "src" / "train.py")], f"log_dir='{tmp_path / 'logs'}'"
+    first = subprocess.Popen([*line, "-m", "seed=range(5)", *FAST, "trainer.max_epochs=30", where])
     while not list(tmp_path.glob("logs/sweep/*/1/checkpoints/last.ckpt")):
         time.sleep(0.05)
-    second = subprocess.Popen([*line[:2], "sweep=latest", f"log_dir='{tmp_path / 'logs'}'"], stdout=subprocess.PIPE)
+    second = subprocess.Popen([*line, "sweep=latest", where], stdout=subprocess.PIPE)
     time.sleep(4)
     first.kill()
     said = second.communicate()[0].decode()
     assert second.returncode in (0, 1), said  # 1: it had passed over the killed job while that was running
-    ended = typed("sweep=latest")
-    assert ended.returncode == 0 and "6 jobs: 6 finished" in ended.stdout, ended.stdout
+    status, said = cli("sweep=latest")
+    assert status == 0 and "5 jobs: 5 finished" in said, said
     found = jobs(only(tmp_path))
-    assert [found[n]["seed"] for n in range(6)] == list(range(6))
-    alone = command("train.py", *FAST, "trainer.max_epochs=30", "seed=1", "name=alone")
-    assert alone.returncode == 0
+    assert [found[n]["seed"] for n in range(5)] == list(range(5))
+    assert script("train.py", *FAST, "trainer.max_epochs=30", "seed=1", "name=alone", where)[0] == 0
     expected = Run(tmp_path / "logs" / "train" / "alone").metrics["weights_sha256"]
     assert weights(only(tmp_path))[1] == expected
 
@@ -350,13 +327,13 @@ def test_two_processes_do_each_job_once_and_a_killed_one_goes_on_exactly(typed, 
 def test_jobs_at_a_time_divide_the_cores_and_survive_a_kill(typed, tmp_path):
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
     keys = [key for key in FAST if not key.startswith("threads")]
-    swept = typed("search=optuna", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "hydra.sweeper.n_trials=4",
+    swept = typed("search=optuna", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "hydra.sweeper.n_trials=2",
                   *keys, *SCORE, "+callbacks.trouble.killed=[1]")  # fmt: skip
     found = jobs(only(tmp_path))
     assert swept.returncode == 1 and "1 job failed: 1;" in swept.stderr, swept.stderr
-    assert [found[n]["status"] for n in range(4)] == ["finished", "failed", "finished", "finished"]
+    assert [found[n]["status"] for n in range(2)] == ["finished", "failed"]
     if "OMP_NUM_THREADS" not in os.environ:
-        assert {found[n]["threads"] for n in (0, 2, 3)} == {max(1, os.cpu_count() // 2)}
+        assert found[0]["threads"] == max(1, os.cpu_count() // 2)
     assert "signal 9" in found[1]["reason"]
 
 
@@ -374,7 +351,7 @@ def test_a_search_prunes_runs_of_two_processes(command, tmp_path):
 def test_names_that_a_glob_finds(cli, tmp_path):
     status, said = cli("-m", "experiment=glob(digits*)", "debug=fast", "threads=1")
     assert status == 0 and "2 jobs: 2 finished" in said
-    assert json.loads((only(tmp_path) / "sweep.json").read_text())["jobs"][1][0] == "experiment=digits_resnet"
+    assert "experiment=digits_resnet" in json.loads((only(tmp_path) / "sweep.json").read_text())["jobs"][1]
 
 
 @pytest.mark.stress

@@ -64,27 +64,6 @@ def test_a_search_that_is_stopped_after_each_trial_proposes_the_same(tmp_path, s
     assert carry_out(started(tmp_path / "whole", 14, node)) == {}
 
 
-def test_a_grid_has_each_combination_once(tmp_path):
-    node = {"_target_": "optuna.samplers.GridSampler"}
-    spaces = {"a": space("a=x,y"), "b": space("b=range(3)", 0)}
-    jobs = carry_out(started(tmp_path / "grid", 20, node, **spaces))
-    assert sorted(map(str, jobs.values())) == sorted(str([f"a={a}", f"b={b}"]) for a in "xy" for b in range(3))
-    assert carry_out(started(tmp_path / "grid", 20, node, **spaces)) == {}
-
-
-def test_failed_trials_of_a_grid_are_all_tried_again(tmp_path):
-    node, spaces = {"_target_": "optuna.samplers.GridSampler"}, {"a": space("a=x,y,z")}
-    found = started(tmp_path / "grid", 20, node, **spaces)
-    jobs = found.propose(3)
-    for number in jobs:
-        end(tmp_path / "grid", number, "failed")
-    again = started(tmp_path / "grid", 20, node, **spaces)  # the process ended before it told the study
-    again.settle()
-    assert not again.propose(1)
-    again.retry()
-    assert sorted(carry_out(again).values()) == sorted(jobs.values())
-
-
 def test_what_became_of_a_job_is_told(tmp_path):
     found = started(tmp_path / "s", 6)
     numbers = list(found.propose(6))
@@ -99,7 +78,6 @@ def test_what_became_of_a_job_is_told(tmp_path):
     trials = found.trials()
     assert [t.state.name for t in trials] == ["COMPLETE", "FAIL", "FAIL", "PRUNED", "FAIL", "RUNNING"]
     assert found.study.best_trial.number == 0 and found.study.best_value == 0.75
-    assert trials[1].user_attrs["reason"] == "RuntimeError: boom"
 
 
 def test_a_trial_is_tried_again_when_its_process_is_gone(tmp_path, monkeypatch):
@@ -116,15 +94,17 @@ def test_failed_trials_are_tried_again_when_asked_for(tmp_path):
     jobs = found.propose(3)
     for number, status in enumerate(("finished", "failed", "failed")):
         end(tmp_path / "s", number, status)
-    found.settle()
-    again = started(tmp_path / "s", 3)
-    assert not again.propose(1)
-    again.retry()
-    retried = carry_out(again)
-    assert retried == {3: jobs[1], 4: jobs[2]}
-    last = started(tmp_path / "s", 4)
-    last.retry()
-    assert list(carry_out(last)) == [5]
+    started(tmp_path / "s", 3).settle()  # the process ended before it told the study
+    assert not started(tmp_path / "s", 3).propose(1)
+    again = started(tmp_path / "s", 3, retry=True)
+    assert again.propose(3) == {1: jobs[1], 2: jobs[2]}
+    end(tmp_path / "s", 1, value=0.9)
+    for _ in range(2):  # once
+        again.settle()
+    assert [trial.state.name for trial in again.trials()] == ["COMPLETE", "FAIL", "FAIL", "COMPLETE"]
+    assert again.study.best_value == 0.9 and not again.propose(1)
+    more = started(tmp_path / "s", 4, retry=True)
+    assert list(more.propose(3)) == [2, 4]  # 3 is what came of 1
 
 
 TWO = """
@@ -172,8 +152,8 @@ def test_two_processes_share_a_study(tmp_path, kind):
     ("words", "said"),
     [
         ({"sampler": {"_target_": "optuna.samplers.Nonsense"}}, "optuna.samplers.Nonsense cannot be built"),
-        ({"storage": "sqlite:////nowhere/x.db"}, "hydra.sweeper.storage=sqlite:////nowhere/x.db cannot be used"),
-        ({"storage": "nonsense"}, "hydra.sweeper.storage=nonsense cannot be used"),
+        ({"storage": "sqlite:////nowhere/x.db"}, "hydra.sweeper.storage cannot be used"),
+        ({"storage": "nonsense"}, "hydra.sweeper.storage cannot be used"),
     ],
 )
 def test_a_mistake_is_a_sentence(tmp_path, words, said):
@@ -186,7 +166,8 @@ def test_a_study_of_another_direction_is_refused(tmp_path):
     url = f"sqlite:///{tmp_path / 'x.db'}"
     started(tmp_path / "s", 1, storage=url, name="a")
     with pytest.raises(UserError, match="maximize"):
-        search.Search(tmp_path / "s", {}, "minimize", n_trials=1, sampler=TPE, pruner=NONE, storage=url, study_name="a")
+        settings = {"n_trials": 1, "sampler": TPE, "pruner": NONE, "storage": url, "study_name": "a", "seed": 1}
+        search.Search(tmp_path / "s", {}, "minimize", **settings)
     assert json.loads((tmp_path / "s" / "study.json").read_text())["name"] == "a"
 
 
@@ -206,7 +187,7 @@ def test_a_sweep_that_was_moved_is_the_same_study(tmp_path):
     (tmp_path / "s").rename(tmp_path / "elsewhere")
     assert sorted(jobs | carry_out(started(tmp_path / "elsewhere", 4))) == [0, 1, 2, 3]
     (tmp_path / "elsewhere" / "study.log").unlink()
-    with pytest.raises(UserError, match=r"has 0 trials, but .* has a job 3"):
+    with pytest.raises(UserError, match="has a job 3, its study only 0 trials"):
         started(tmp_path / "elsewhere", 6)
 
 

@@ -3,11 +3,12 @@
 import logging
 import os
 import time
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from lightning import LightningModule, Trainer
+
+from leyden.lightning_internals import time_fetches
 
 log = logging.getLogger(__name__)
 MUCH = 0.2  # share of the time that is worth a sentence
@@ -23,20 +24,13 @@ class Clock:
     def __init__(self) -> None:
         self.mark: float | None = None  # the end of the last batch or validation
         self.spent, self.waited, self.batches = 0.0, 0.0, 0
-        self.said = False
+        self.warned = False
 
     def start(self, trainer: Trainer) -> None:
-        """Time what the training loop takes from its loader, where Lightning has places for its profilers."""
-        loop = trainer.fit_loop.epoch_loop
-        before, after = loop._on_before_fetch, loop._on_after_fetch
-        loop._on_before_fetch, loop._on_after_fetch = self.timed(before, -1), self.timed(after, 1)
+        time_fetches(trainer, lambda: self.wait(-time.perf_counter()), lambda: self.wait(time.perf_counter()))
 
-    def timed(self, hook: Callable[[], None], sign: int) -> Callable[[], None]:
-        def call() -> None:
-            hook()
-            self.waited += sign * time.perf_counter()
-
-        return call
+    def wait(self, seconds: float) -> None:
+        self.waited += seconds
 
     def batch(self, trainer: Trainer, task: LightningModule) -> None:
         if trainer.fit_loop.epoch_loop.batch_progress.is_last_batch and task.device.type != "cpu":
@@ -54,32 +48,26 @@ class Clock:
             self.mark = time.perf_counter()
 
     def epoch(self, trainer: Trainer) -> dict[str, float]:
-        """The epoch's numbers, empty where it had no batch to time; says once where it waits too long."""
+        """The epoch's numbers, empty where it had no batch to time; warns once where it waits too long."""
         spent, waited, batches = self.spent, self.waited, self.batches
         self.spent, self.waited, self.batches = 0.0, 0.0, 0
         self.go_on()
         if not batches:
             return {}
-        found = {"time/step_seconds": spent / batches, "time/waiting": min(1.0, waited / spent)}
+        times = {"time/step_seconds": spent / batches, "time/waiting": min(1.0, waited / spent)}
         if size := getattr(trainer.train_dataloader, "batch_size", None):
-            found["time/samples_per_second"] = batches * size * trainer.world_size / spent
-        if found["time/waiting"] > MUCH and not self.said and trainer.is_global_zero:
-            self.said = True
+            times["time/samples_per_second"] = batches * size * trainer.world_size / spent
+        if times["time/waiting"] > MUCH and not self.warned and trainer.is_global_zero:
+            self.warned = True
             log.warning("%.0f%% of the time of training is waiting for data; %s.", 100 * waited / spent, key(trainer))
-        return found
+        return times
 
 
 def key(trainer: Trainer) -> str:
     """What to change for the loader to keep up."""
     data: Any = trainer.datamodule
     workers = getattr(trainer.train_dataloader, "num_workers", 0)
-    if not hasattr(data, "num_workers"):
-        return f"raise num_workers of your DataLoader (now {workers}; this machine has {os.cpu_count()} cores)"
-    if workers == 0 and data.num_workers == "auto":
-        return (
-            f"it is in memory, so raise data.batch_size (now {data.batch_size}), or type data.num_workers=2 "
-            "if a sample takes long to make"
-        )
-    cached = getattr(data, "cache", None)
-    cache = " or type data.cache=true" if cached is False else ""
-    return f"raise data.num_workers (now {workers}; this machine has {os.cpu_count()} cores){cache}"
+    if workers == 0 and getattr(data, "num_workers", None) == "auto":
+        return f"raise data.batch_size (now {data.batch_size}), or type data.num_workers=2 if a sample takes long"
+    where = "data.num_workers" if hasattr(data, "num_workers") else "num_workers of your DataLoader"
+    return f"raise {where} (now {workers}; this machine has {os.cpu_count()} cores)"

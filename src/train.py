@@ -41,19 +41,17 @@ def train(cfg: DictConfig) -> float | None:
             trainer.fit(task, datamodule=datamodule, ckpt_path=last, weights_only=True)
         if "shapes" in (cfg.get("callbacks") or {}):
             return None  # debug=shapes has shown the layers, and trains nothing
-        if trainer.global_step == 0:
+        if not trainer.global_step:
             raise UserError("Nothing was trained; see trainer.max_epochs, max_steps, max_time and limit_train_batches.")
-        results = records.metrics
         if last and trainer.global_step == entry["step"]:  # nothing was left to train
             checkpoints.load(task, last)  # the weights that count, which may be an average of those that train
-            results = run.run.metrics
-        results = results | {"weights_sha256": checkpoints.sha256(task.state_dict())}
+        results = records.metrics | {"weights_sha256": checkpoints.sha256(task.state_dict())}
 
         # test the best weights, or the last ones where none are known to be best; not of a run that a search gives up
         best = keeper.best.get("checkpoint")
         if keeper.guard.pruned:
             run.end |= {"status": "pruned", "reason": f"the search gave it up after epoch {trainer.current_epoch}"}
-        tested = directory / best if best else None
+        tested = best and directory / best
         metrics = {} if keeper.guard.pruned else build.evaluate(trainer, task, datamodule, tested)
         results["test"] = {**metrics, "checkpoint": best} if metrics else {}
 

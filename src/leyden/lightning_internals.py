@@ -159,11 +159,8 @@ class JoinBeforeWatchers(Checkpoint):
     Lightning calls a Checkpoint after the task's own hook.
     """
 
-    def __init__(self, connector: RankLogger):
-        self.connector = connector
-
     def on_train_epoch_end(self, trainer: Trainer, task: LightningModule) -> None:
-        self.connector.join()
+        trainer._logger_connector.join()  # type: ignore[attr-defined]
 
 
 # what each rank reads
@@ -219,9 +216,8 @@ def join_ranks(trainer: Trainer, share: Callable[..., Any]) -> None:
     """Let the ranks log, decide and read together, where there are several; `share` deals a sampler's order."""
     if trainer.world_size == 1:
         return
-    logger = RankLogger(trainer)
-    trainer._logger_connector, trainer._data_connector = logger, RankLoader(trainer, share)
-    trainer.callbacks.insert(0, JoinBeforeWatchers(logger))
+    trainer._logger_connector, trainer._data_connector = RankLogger(trainer), RankLoader(trainer, share)
+    trainer.callbacks.insert(1, JoinBeforeWatchers())  # after the keeper, which is always the first
     loop: Any = trainer.fit_loop.epoch_loop
     is_due = loop._should_check_val_fx
 

@@ -18,7 +18,7 @@ from torchmetrics import Metric, MetricCollection
 SCALARS = (bool, int, float, str, type(None))
 FACTORIES = {kind.__name__: kind for kind in (int, float, list, dict, set)}  # of a defaultdict
 KIND = "leyden.kind"  # key of a dict that stands for what weights_only does not load
-OWN = set(vars(LightningModule())) | {"_param_requires_grad_state", "_compiled_call_impl"}
+OWN = {*vars(LightningModule()), "_param_requires_grad_state", "_compiled_call_impl", "forward"}  # the last by DDP
 LIBRARIES = {"leyden", "torch", "torchvision", "torchmetrics", "lightning", "numpy", "omegaconf", "hydra", "functools"}
 LIBRARIES |= sys.stdlib_module_names
 GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)  # their bytes are their state
@@ -57,7 +57,7 @@ class Attributes:
         values: dict[str, dict[str, Any]] = {}
         lost = list(self.lost)
         for (place, name), value, plain in everything(trainer, task):
-            if (place, name) in self.before and same(self.before[place, name], mark(value, plain)):
+            if self.before.get((place, name)) == mark(value, plain):
                 continue
             if plain:
                 values.setdefault(place, {})[name] = value
@@ -111,22 +111,19 @@ def is_holder(value: Any) -> bool:
     return users(value) and hasattr(value, "__dict__") and not isinstance(value, NO_HOLDERS) and not callable(value)
 
 
-def mark(value: Any, plain: bool) -> Any:
-    """What tells a value from a later one: its bytes; of what is no plain data its parts, or itself."""
+def mark(value: Any, plain: bool) -> tuple:
+    """What tells a value from a later one: its bytes; of what is no plain data its parts, or which object it is."""
     if plain and type(value) in SCALARS:
-        return value
+        return type(value), value
     if plain or isinstance(value, GENERATORS):
         torch.save(value, buffer := io.BytesIO())  # pickle alone writes other bytes for an equal tensor
-        return buffer.getvalue()
-    if isinstance(value, list | tuple | set | deque | dict):
-        return list(value.values() if isinstance(value, dict) else value)
-    return type(value) if is_holder(value) else [value]
-
-
-def same(one: Any, other: Any) -> bool:
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
-    return type(one) is type(other) and one == other
+        return type(value), buffer.getvalue()
+    if is_holder(value):  # whose attributes are looked at
+        return (type(value),)
+    if isinstance(value, dict):
+        value = list(value.values())
+    parts = value if isinstance(value, list | tuple | set | deque) else [value]
+    return tuple((id(part), part) for part in parts)  # which are kept, or another object could get the number
 
 
 def encode(value: Any) -> Any:

@@ -39,7 +39,10 @@ def plain(path: Path | str) -> Any:
     """What torch.save wrote, if it is plain data and each byte is what was written: torch itself checks no CRC."""
     try:
         if zipfile.is_zipfile(path):  # else torch's old format, or no checkpoint
-            check(path)
+            with zipfile.ZipFile(path) as archive:
+                unread = [info.filename for info in archive.infolist() if info.external_attr]  # torch leaves these out
+                if damaged := archive.testzip() or next(iter(unread), None):
+                    raise zipfile.BadZipFile(f"{damaged} is not what was written")
         return torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError as error:
         raise UserError(f"There is no checkpoint {path}.") from error
@@ -49,14 +52,6 @@ def plain(path: Path | str) -> Any:
         else:
             what = f"is damaged ({next(iter(str(error).splitlines()), type(error).__name__)})"
         raise UserError(f"The checkpoint {path} {what}.") from error
-
-
-def check(path: Path | str) -> None:
-    """Raises BadZipFile if a part is not what was written, or so marked that torch would leave it out."""
-    with zipfile.ZipFile(path) as archive:
-        odd = [info.filename for info in archive.infolist() if info.external_attr]
-        if damaged := archive.testzip() or next(iter(odd), None):
-            raise zipfile.BadZipFile(f"{damaged} is not what was written")
 
 
 def newest(folder: Path, asked: str = "") -> tuple[Path | None, dict[str, Any]]:

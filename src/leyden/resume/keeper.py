@@ -11,8 +11,8 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
 from leyden import UserError
-from leyden.lightning_internals import logged
-from leyden.resume import compiled, exact, snapshot
+from leyden.lightning_internals import gather, logged
+from leyden.resume import exact, snapshot
 from leyden.resume.attributes import Attributes
 from leyden.resume.stopping import Guard, Stop
 
@@ -51,8 +51,8 @@ class Keeper(Callback):
         write: bool = True,
         judge: Callable[[float, int], bool] | None = None,
     ):
-        self.directory, self.folder, self.write = Path(directory), Path(directory, "checkpoints"), write
-        self.monitor, self.mode, self.objective, self.config = monitor, mode, objective or monitor, config
+        self.directory, self.write, self.config = Path(directory), write, config
+        self.monitor, self.mode, self.objective = monitor, mode, objective or monitor
         self.every_n_steps, self.seed, self.exact = every_n_steps, seed, exact
         self.best: dict[str, Any] = {}  # monitor, value, epoch, step, objective, checkpoint
         self.step, self.saved, self.over = 0, -1, False  # optimizer steps: done, in last.ckpt; nothing is left to do
@@ -65,7 +65,8 @@ class Keeper(Callback):
         self.stop, self.guard, self.attributes = Stop(), Guard(judge), Attributes()
 
     def setup(self, trainer: Trainer, task: LightningModule, stage: str) -> None:
-        snapshot.check_ranks(trainer, self.config)
+        if len(set(gather(trainer, self.config))) > 1:
+            raise UserError("The ranks have different configs; start them all by one command, with one seed.")
 
     # what is best
 
@@ -94,10 +95,8 @@ class Keeper(Callback):
     def conclude(self, trainer: Trainer) -> None:
         """Judge the epoch by its training, once the task has logged it; `Records` calls this."""
         if self.monitor.startswith("train/"):
-            if self.monitor not in (names := logged(trainer)):
-                raise UserError(
-                    f"checkpoint.monitor={self.monitor} is not logged; choose one of {', '.join(sorted(names))}."
-                )
+            if self.monitor not in logged(trainer):
+                raise UserError(f"checkpoint.monitor={self.monitor} is not logged by the task.")
             self.consider(trainer)
 
     def consider(self, trainer: Trainer) -> None:
@@ -170,13 +169,12 @@ class Keeper(Callback):
 
     def capture(self, trainer: Trainer, task: LightningModule) -> None:
         self.snapshot = snapshot.capture(trainer, task, self.attributes, self.directory)
-        new = self.snapshot.pop("lost") + compiled.limits
-        self.inexact = list(dict.fromkeys(self.inexact + new))
+        self.inexact = list(dict.fromkeys(self.inexact + self.snapshot.pop("lost")))
 
     def save(self, trainer: Trainer, name: str) -> None:
         self.guard.check(trainer, self.step)
         if self.write:
-            trainer.save_checkpoint(self.folder / name)
+            trainer.save_checkpoint(self.directory / "checkpoints" / name)
 
     def on_save_checkpoint(self, trainer: Trainer, task: LightningModule, checkpoint: dict[str, Any]) -> None:
         first = self.saved < 0 and not self.restored  # there is no last.ckpt yet

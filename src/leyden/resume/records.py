@@ -12,7 +12,7 @@ from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.utilities import CombinedLoader
 
-from leyden.files import replacing, write_json
+from leyden.files import read_json, replacing, write_json
 from leyden.lightning_internals import step_values
 from leyden.resume import exact
 from leyden.resume.clock import Clock
@@ -133,7 +133,6 @@ class Records(Checkpoint):
     def state_dict(self) -> dict[str, Any]:
         return {
             "stepwise": sorted(self.stepwise),
-            "metrics": self.metrics,
             "validated": self.validated,
             "seconds": time.perf_counter() - self.started,
             "rows": len(self.table.rows) if self.table else 0,
@@ -141,3 +140,4 @@ class Records(Checkpoint):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         vars(self).update(state | {"stepwise": set(state["stepwise"])})
+        self.metrics = read_json(self.directory / "metrics.json")  # all that is done again is replaced

@@ -1,7 +1,6 @@
 """A run right after an optimizer step as plain data, the way back to it, and what must be as it was then."""
 
 import copy
-import hashlib
 import logging
 import os
 from pathlib import Path
@@ -15,6 +14,7 @@ from torchmetrics import Metric
 
 from leyden import UserError
 from leyden.lightning_internals import gather, restore_running_values, running_values
+from leyden.resume import compiled
 from leyden.resume.attributes import Attributes
 
 log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ def capture(trainer: Trainer, task: LightningModule, attributes: Attributes, dir
         if isinstance(module, Metric) and module.update_called
     }
     mine = on_device({"logged": running_values(trainer), "metrics": metrics}, "cpu")
-    ranks = gather(trainer, (mine | {"attributes": changed}, lost))
+    ranks = gather(trainer, (mine | {"attributes": changed}, lost + compiled.limits))
     states = {callback.state_key: callback.state_dict() for callback in trainer.callbacks}
     return {
         "callbacks": copy.deepcopy({key: state for key, state in states.items() if state}),
@@ -137,12 +137,6 @@ def stretched(trainer: Trainer, task: LightningModule, then: dict[str, Any]) -> 
         return []
     log.warning("The schedule now spans %s steps, not %s: from here on it is another one.", total, before)
     return [f"its schedule was stretched from {before} to {total} steps at step {then['step']}"]
-
-
-def check_ranks(trainer: Trainer, config: str) -> None:
-    """Raises UserError if the ranks are about to train one model with different configs."""
-    if len(set(gather(trainer, hashlib.sha256(config.encode()).hexdigest()))) > 1:
-        raise UserError("The ranks have different configs; start them all by one command, with one seed.")
 
 
 def check_monitors(trainer: Trainer) -> None:

@@ -1,24 +1,26 @@
-"""What a run leaves to read: a line of the log for each epoch, metrics.csv and metrics.json."""
+"""What a run leaves to read: a line of the log for each epoch, how fast it was, metrics.csv and metrics.json."""
 
 import csv
 import itertools
 import logging
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.utilities import CombinedLoader
 
 from leyden.files import read_json, replacing, write_json
-from leyden.lightning_internals import step_values
+from leyden.lightning_internals import step_values, time_fetches
 from leyden.resume import exact
-from leyden.resume.clock import Clock
 from leyden.resume.keeper import Keeper
 
 log = logging.getLogger(__name__)
+MUCH = 0.2  # share of the time that waits for data, from where it is worth a sentence
 
 
 class Table:
@@ -47,6 +49,61 @@ class Table:
                 csv.DictWriter(file, self.columns).writerow(row)
 
 
+class Clock:
+    """Adds up, from the end of a batch to the end of the next one, without validations.
+
+    The first batch of a fit, which starts a loader's processes, is left out. An accelerator is waited for once in an
+    epoch, at its last batch.
+    """
+
+    def __init__(self) -> None:
+        self.mark: float | None = None  # the end of the last batch or validation
+        self.spent, self.waited, self.batches = 0.0, 0.0, 0
+
+    def start(self, trainer: Trainer) -> None:
+        time_fetches(trainer, lambda: self.wait(-time.perf_counter()), lambda: self.wait(time.perf_counter()))
+
+    def wait(self, seconds: float) -> None:
+        self.waited += seconds
+
+    def batch(self, trainer: Trainer) -> None:
+        if trainer.fit_loop.epoch_loop.batch_progress.is_last_batch and trainer.strategy.root_device.type != "cpu":
+            torch.accelerator.synchronize(trainer.strategy.root_device)
+        now = time.perf_counter()
+        if self.mark is None:
+            self.waited = 0.0
+        else:
+            self.spent, self.batches = self.spent + now - self.mark, self.batches + 1
+        self.mark = now
+
+    def go_on(self) -> None:
+        """Leave out what was since the last batch."""
+        if self.mark is not None:
+            self.mark = time.perf_counter()
+
+    def epoch(self, trainer: Trainer) -> dict[str, float]:
+        """The numbers of the epoch, empty where it had no batch to time."""
+        spent, waited, batches = self.spent, self.waited, self.batches
+        self.spent, self.waited, self.batches = 0.0, 0.0, 0
+        self.go_on()
+        if not batches:
+            return {}
+        times = {"time/step_seconds": spent / batches, "time/waiting": min(1.0, waited / spent)}
+        if size := getattr(trainer.train_dataloader, "batch_size", None):
+            times["time/samples_per_second"] = batches * size * trainer.world_size / spent
+        return times
+
+
+def faster(trainer: Trainer) -> str:
+    """What to change for the loader to keep up."""
+    data: Any = trainer.datamodule
+    workers = getattr(trainer.train_dataloader, "num_workers", 0)
+    if workers == 0 and getattr(data, "num_workers", None) == "auto":
+        return f"raise data.batch_size (now {data.batch_size}), or type data.num_workers=2 if a sample takes long"
+    where = "data.num_workers" if hasattr(data, "num_workers") else "num_workers of your DataLoader"
+    return f"raise {where} (now {workers}; this machine has {os.cpu_count()} cores)"
+
+
 class Records(Checkpoint):
     """Writes what was logged, on rank 0.
 
@@ -62,7 +119,8 @@ class Records(Checkpoint):
         self.validated = False  # in this epoch
         self.seconds, self.rows = 0.0, 0  # of training, and of the table, before the run was stopped
         self.reasons: list[str] = []  # why the data is not read in an order that can be found again
-        self.clock, self.warned = Clock(), ""
+        self.clock = Clock()
+        self.warned, self.waits = "", False  # why the run is not exact; it waits for data
 
     def on_train_start(self, trainer: Trainer, task: LightningModule) -> None:
         self.step, self.started = trainer.global_step, time.perf_counter() - self.seconds
@@ -88,7 +146,7 @@ class Records(Checkpoint):
             self.warn_inexact()
 
     def on_train_batch_end(self, trainer: Trainer, task: LightningModule, *_: Any) -> None:
-        self.clock.batch(trainer, task)
+        self.clock.batch(trainer)
         step, every = trainer.global_step, trainer.log_every_n_steps
         if step // every > self.step // every and self.table:
             row = step_values(trainer)
@@ -111,6 +169,9 @@ class Records(Checkpoint):
         }
         self.validated = False
         times = self.clock.epoch(trainer)
+        if times.get("time/waiting", 0) > MUCH and not self.waits and trainer.is_global_zero:
+            self.waits, share = True, times["time/waiting"]
+            log.warning("%.0f%% of the time of training is waiting for data; %s.", 100 * share, faster(trainer))
         for logger in trainer.loggers if times else []:
             logger.log_metrics(times, trainer.global_step)
         if self.table:

@@ -14,7 +14,7 @@ from leyden import UserError
 
 log = logging.getLogger(__name__)
 SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1") if hasattr(signal, name)]
-SKIPPED = 20  # steps in a row that a loss scaler may leave out
+LEAST = 2**-4  # of a loss scale, which begins at 2**16 and is halved where gradients are not finite
 
 
 class Stop:
@@ -63,7 +63,6 @@ class Guard:
     def __init__(self, judge: Callable[[float, int], bool] | None = None):
         self.judge, self.pruned = judge, False
         self.bad: Tensor | None = None  # on the device: whether a loss was not finite
-        self.scale = 0.0  # the largest loss scale seen
 
     def watch(self, trainer: Trainer, loss: Tensor, step: int) -> None:
         loss = loss.detach()
@@ -77,13 +76,11 @@ class Guard:
         return loss.device.type != "cpu"
 
     def check(self, trainer: Trainer, step: int) -> None:
-        """Raises UserError if a loss was not finite, or the scaler has left out too many steps in a row."""
+        """Raises UserError if a loss was not finite, or gradients are not finite however small a scaler makes it."""
         if self.bad is not None and self.bad:
             self.abort_nonfinite(trainer, f"A training loss was not finite at step {step} or shortly before")
-        if scaler := getattr(trainer.precision_plugin, "scaler", None):
-            self.scale = max(self.scale, scaler.get_scale())
-            if scaler.get_scale() <= self.scale / 2**SKIPPED:
-                self.abort_nonfinite(trainer, f"The loss scaler left out {SKIPPED} steps in a row, the last at {step}")
+        if (scaler := getattr(trainer.precision_plugin, "scaler", None)) and scaler.get_scale() <= LEAST:
+            self.abort_nonfinite(trainer, f"The loss scaler leaves out step after step, the last at {step}")
 
     def ask(self, trainer: Trainer, value: float | None) -> None:
         """Stop where a search gives the run up for its objective; all ranks do as rank 0 is told."""

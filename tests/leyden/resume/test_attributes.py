@@ -85,6 +85,7 @@ def start():
 
 
 def step(trainer, task):
+    task.forward = task.forward  # which DDP leaves there
     task.outputs.append(torch.tensor(2.0))
     task.average.sum += 3
     task.part.calls += 1

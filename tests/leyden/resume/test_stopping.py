@@ -64,6 +64,6 @@ def test_a_scaler_may_skip_some_steps_but_not_all():
     for _ in range(19):
         guard.check(Trainer, 5)
         Scaler.scale /= 2
-    with pytest.raises(UserError, match="20 steps in a row"):
+    with pytest.raises(UserError, match="step after step"):
         Scaler.scale /= 2
         guard.check(Trainer, 5)

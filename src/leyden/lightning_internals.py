@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -206,10 +207,14 @@ def fetcher(trainer: Trainer) -> Any:
 
 def time_fetches(trainer: Trainer, start: Callable[[], None], stop: Callable[[], None]) -> None:
     """Call these before and after a batch of training is taken out of its loader, and Lightning's profiler, too."""
+
+    def both(one: Callable[[], None], other: Callable[[], None]) -> None:
+        one()
+        other()
+
     loop: Any = trainer.fit_loop.epoch_loop
-    before, after = loop._on_before_fetch, loop._on_after_fetch
-    loop._on_before_fetch = lambda: (before(), start())
-    loop._on_after_fetch = lambda: (after(), stop())
+    loop._on_before_fetch = partial(both, loop._on_before_fetch, start)
+    loop._on_after_fetch = partial(both, loop._on_after_fetch, stop)
 
 
 def join_ranks(trainer: Trainer, share: Callable[..., Any]) -> None:

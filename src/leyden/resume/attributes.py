@@ -34,7 +34,6 @@ class Attributes:
     def __init__(self) -> None:
         self.before: dict[tuple[str, str], Any] = {}
         self.waiting: dict[str, dict[str, Any]] | None = {}  # of the checkpoint that a run goes on from; None: put back
-        self.lost: list[str] = []  # what could not be put back
 
     def begin(self, trainer: Trainer, task: LightningModule) -> None:
         """Note what is plain."""
@@ -48,14 +47,13 @@ class Attributes:
         for place in waiting.keys() & places.keys():
             for name, value in waiting[place].items():
                 setattr(places[place], name, decode(value, task.device))
-        self.lost = [f"{place} is in the checkpoint, and is not there any more" for place in waiting.keys() - places]
         self.before |= {key: mark(value, plain) for key, value, plain in everything(trainer, task) if not plain}
 
     def changed(self, trainer: Trainer, task: LightningModule) -> tuple[dict[str, dict[str, Any]], list[str]]:
         """What has changed: the values, by owner and name, and a sentence on each that is no plain data."""
         self.go_on(trainer, task)
         values: dict[str, dict[str, Any]] = {}
-        lost = list(self.lost)
+        lost = []
         for (place, name), value, plain in everything(trainer, task):
             if self.before.get((place, name)) == mark(value, plain):
                 continue
@@ -71,7 +69,7 @@ def everything(trainer: Trainer, task: LightningModule) -> Iterator[tuple[tuple[
     """Each attribute by owner and name: as a checkpoint would hold it and True, or as it is and False."""
     for place, holder in holders(trainer, task):
         buffers = dict(holder.named_buffers(recurse=False)) if isinstance(holder, nn.Module) else {}
-        unsaved = getattr(holder, "_non_persistent_buffers_set", set()) & buffers.keys()
+        unsaved: set[str] = getattr(holder, "_non_persistent_buffers_set", set()) & buffers.keys()
         for name, value in (vars(holder) | {name: buffers[name] for name in unsaved}).items():
             if name not in OWN and not isinstance(value, nn.Module):
                 try:

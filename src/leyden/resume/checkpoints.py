@@ -97,7 +97,7 @@ def load(module: nn.Module, path: Path | str, strict: bool = True) -> None:
     """
     content, own = plain(path), module.state_dict()
     given = content.get("state_dict", content) if isinstance(content, dict) else {}
-    weights: dict[str, Tensor] = {}
+    weights: dict[str, Any] = {}
     for name, value in given.items():
         if isinstance(value, Tensor):
             name = str(name).removeprefix("module.")

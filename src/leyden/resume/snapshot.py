@@ -1,7 +1,6 @@
 """A run right after an optimizer step as plain data, the way back to it, and what must be as it was then."""
 
 import copy
-import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from leyden.lightning_internals import gather, restore_running_values, running_v
 from leyden.resume import compiled
 from leyden.resume.attributes import Attributes
 
-log = logging.getLogger(__name__)
 EVENTS = "tensorboard/events.out.tfevents.*"  # files of a run that only grow
 
 
@@ -135,7 +133,6 @@ def stretched(trainer: Trainer, task: LightningModule, then: dict[str, Any]) -> 
     factor = getattr(getattr(task, "scheduler", None), "func", None)
     if total == before or not getattr(factor, "depends_on_total", False):
         return []
-    log.warning("The schedule now spans %s steps, not %s: from here on it is another one.", total, before)
     return [f"its schedule was stretched from {before} to {total} steps at step {then['step']}"]
 
 

@@ -133,9 +133,3 @@ def test_what_changes_and_is_no_data_is_named():
         "task.draw (Generator)", "task.stream (list_iterator)", "task.opened (builtin_function_or_method)",
         "Watch.parts (list)",
     }  # fmt: skip
-
-
-def test_an_owner_that_is_gone_is_named():
-    trainer, task, _, attributes = start()
-    attributes.waiting = {"task.meter": {"sum": 1}}
-    assert "task.meter" in attributes.changed(trainer, task)[1][0]

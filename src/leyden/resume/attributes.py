@@ -33,25 +33,25 @@ class Attributes:
 
     def __init__(self) -> None:
         self.before: dict[tuple[str, str], Any] = {}
-        self.waiting: dict[str, dict[str, Any]] | None = {}  # of the checkpoint that a run goes on from; None: put back
+        self.to_restore: dict[str, dict[str, Any]] | None = {}  # what a checkpoint held; None: it is put back
 
     def begin(self, trainer: Trainer, task: LightningModule) -> None:
         """Note what is plain."""
         self.before = {key: mark(value, plain) for key, value, plain in everything(trainer, task) if plain}
 
-    def go_on(self, trainer: Trainer, task: LightningModule) -> None:
+    def restore(self, trainer: Trainer, task: LightningModule) -> None:
         """Once, after all hooks of a start: put back what a checkpoint held, and note what is no data."""
-        if self.waiting is None:
+        if self.to_restore is None:
             return
-        waiting, self.waiting, places = self.waiting, None, dict(holders(trainer, task))
-        for place in waiting.keys() & places.keys():
-            for name, value in waiting[place].items():
+        to_restore, self.to_restore, places = self.to_restore, None, dict(holders(trainer, task))
+        for place in to_restore.keys() & places.keys():
+            for name, value in to_restore[place].items():
                 setattr(places[place], name, decode(value, task.device))
         self.before |= {key: mark(value, plain) for key, value, plain in everything(trainer, task) if not plain}
 
     def changed(self, trainer: Trainer, task: LightningModule) -> tuple[dict[str, dict[str, Any]], list[str]]:
         """What has changed: the values, by owner and name, and a sentence on each that is no plain data."""
-        self.go_on(trainer, task)
+        self.restore(trainer, task)
         values: dict[str, dict[str, Any]] = {}
         lost = []
         for (place, name), value, plain in everything(trainer, task):
@@ -83,12 +83,12 @@ def holders(trainer: Trainer, task: LightningModule) -> Iterator[tuple[str, Any]
     queue: list[tuple[str, Any]] = [("task", task)]
     count = Counter[str]()
     for callback in trainer.callbacks:
-        if users(callback) and not is_overridden("state_dict", callback):
+        if is_users_own(callback) and not is_overridden("state_dict", callback):
             name = type(callback).__name__
             queue.append((f"{name}{count[name] or ''}", callback))  # several of one class by their order
             count[name] += 1
     for name, part in task.named_modules():
-        if users(part) and not isinstance(part, Metric | MetricCollection):  # which have a state of their own
+        if is_users_own(part) and not isinstance(part, Metric | MetricCollection):  # which have a state of their own
             queue.append((f"task.{name}", part))
     seen = set()
     for place, holder in queue:  # which grows meanwhile
@@ -99,14 +99,16 @@ def holders(trainer: Trainer, task: LightningModule) -> Iterator[tuple[str, Any]
             queue += [(f"{place}.{name}", value) for name, value in kept.items()]
 
 
-def users(value: Any) -> bool:
+def is_users_own(value: Any) -> bool:
     """Whether an object's class is the user's own."""
     return type(value).__module__.split(".")[0] not in LIBRARIES
 
 
 def is_holder(value: Any) -> bool:
     """Whether an object of the user's own has attributes to look at: an average, a counter."""
-    return users(value) and hasattr(value, "__dict__") and not isinstance(value, NO_HOLDERS) and not callable(value)
+    return (
+        is_users_own(value) and hasattr(value, "__dict__") and not isinstance(value, NO_HOLDERS) and not callable(value)
+    )
 
 
 def mark(value: Any, plain: bool) -> tuple:

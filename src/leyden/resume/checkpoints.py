@@ -164,12 +164,12 @@ class AtomicIO(TorchCheckpointIO):
     The first file is read back, so that what cannot be read is found before a run relies on it.
 
     Args:
-        tell: stores what was left out
+        update_record: changes fields of run.json
     """
 
-    def __init__(self, tell: Callable[..., None] | None = None):
+    def __init__(self, update_record: Callable[..., None] | None = None):
         super().__init__()
-        self.tell, self.first = tell, True
+        self.update_record, self.first = update_record, True
 
     def load_checkpoint(self, path: Any, *_: Any, **__: Any) -> dict[str, Any]:
         return read(path)
@@ -181,10 +181,10 @@ class AtomicIO(TorchCheckpointIO):
             UserError: the file cannot be written, or holds what cannot be read again.
         """
         path, left_out = Path(path), leave_out_objects(checkpoint)
-        if self.first and left_out and self.tell:
+        if self.first and left_out and self.update_record:
             names = ", ".join(left_out)
             log.warning("The checkpoints hold no %s: hyper-parameters that are objects, and no plain data.", names)
-            self.tell(hyper_parameters_left_out=left_out)
+            self.update_record(hyper_parameters_left_out=left_out)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with replacing(path, synced=True) as beside:

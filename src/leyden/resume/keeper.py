@@ -72,9 +72,9 @@ class Keeper(Callback):
 
     def on_sanity_check_end(self, trainer: Trainer, task: LightningModule) -> None:
         if any(trainer.num_sanity_val_batches):
-            self.require(trainer)
+            self.check_names(trainer)
 
-    def require(self, trainer: Trainer) -> None:
+    def check_names(self, trainer: Trainer) -> None:
         """Find a misspelt monitor before it costs an epoch; a task that logs nothing in validation needs none.
 
         Raises:
@@ -88,11 +88,11 @@ class Keeper(Callback):
 
     def on_validation_end(self, trainer: Trainer, task: LightningModule) -> None:
         if trainer.state.fn == "fit" and not trainer.sanity_checking:
-            self.require(trainer)
+            self.check_names(trainer)
             if not self.monitor.startswith("train/"):
                 self.consider(trainer)
 
-    def conclude(self, trainer: Trainer) -> None:
+    def consider_training(self, trainer: Trainer) -> None:
         """Judge the epoch by its training, once the task has logged it; `Records` calls this."""
         if self.monitor.startswith("train/"):
             if self.monitor not in logged(trainer):
@@ -102,7 +102,7 @@ class Keeper(Callback):
     def consider(self, trainer: Trainer) -> None:
         """Keep the weights when their monitored value is the best so far, the later of equals; NaN never is."""
         values = logged(trainer)  # the same on all ranks, which save together
-        self.guard.ask(trainer, values.get(self.objective))
+        self.guard.consider_pruning(trainer, values.get(self.objective))
         value = values.get(self.monitor, math.nan)
         sign = -1 if self.mode == "min" else 1
         if math.isnan(value) or (self.best and sign * value < sign * self.best["value"]):
@@ -125,16 +125,16 @@ class Keeper(Callback):
         self.reseed(trainer)  # for the loading of the next batch, too
 
     def on_train_batch_start(self, trainer: Trainer, task: LightningModule, batch: Any, batch_idx: int) -> None:
-        self.attributes.go_on(trainer, task)
+        self.attributes.restore(trainer, task)
         if batch_idx == 0:
             self.reseed(trainer)
         elif self.aligned and (self.stop.agreed(trainer) or self.due):
-            self.pause(trainer, task)
+            self.save_last(trainer, task)
 
     def on_validation_start(self, trainer: Trainer, task: LightningModule) -> None:
         self.before = set(trainer.callback_metrics)
         if trainer.state.fn == "fit" and not trainer.sanity_checking and self.aligned:
-            self.pause(trainer, task)
+            self.save_last(trainer, task)
 
     def on_validation_batch_end(self, trainer: Trainer, *_: Any) -> None:
         if self.aligned and not trainer.sanity_checking:
@@ -144,7 +144,7 @@ class Keeper(Callback):
         if trainer.fit_loop.restarting:  # else a plateau schedule misses the first epoch after a resume
             trainer.fit_loop.on_iteration_done()
         if self.aligned:
-            self.pause(trainer, task)
+            self.save_last(trainer, task)
 
     def on_train_end(self, trainer: Trainer, task: LightningModule) -> None:
         if self.ended(trainer):
@@ -157,7 +157,7 @@ class Keeper(Callback):
         """Whether max_steps are done: then Lightning runs nothing again, so that only `on_train_end` may save."""
         return 0 < trainer.max_steps <= self.step
 
-    def pause(self, trainer: Trainer, task: LightningModule) -> None:
+    def save_last(self, trainer: Trainer, task: LightningModule) -> None:
         """Write last.ckpt, once for each step; leave if a signal came."""
         self.stop.agreed(trainer)
         if self.saved != self.step:

@@ -76,7 +76,7 @@ class Clock:
             self.spent, self.batches = self.spent + now - self.mark, self.batches + 1
         self.mark = now
 
-    def go_on(self) -> None:
+    def skip(self) -> None:
         """Leave out what was since the last batch."""
         if self.mark is not None:
             self.mark = time.perf_counter()
@@ -85,7 +85,7 @@ class Clock:
         """The numbers of the epoch, empty where it had no batch to time."""
         spent, waited, batches = self.spent, self.waited, self.batches
         self.spent, self.waited, self.batches = 0.0, 0.0, 0
-        self.go_on()
+        self.skip()
         if not batches:
             return {}
         times = {"time/step_seconds": spent / batches, "time/waiting": min(1.0, waited / spent)}
@@ -94,7 +94,7 @@ class Clock:
         return times
 
 
-def faster(trainer: Trainer) -> str:
+def advice(trainer: Trainer) -> str:
     """What to change for the loader to keep up."""
     data: Any = trainer.datamodule
     workers = getattr(trainer.train_dataloader, "num_workers", 0)
@@ -107,12 +107,12 @@ def faster(trainer: Trainer) -> str:
 class Records(Checkpoint):
     """Writes what was logged, on rank 0.
 
-    `tell` changes fields of the directory's run.json.
+    `update_record` changes fields of the directory's run.json.
     It is a Checkpoint only because Lightning calls those after the task's own `on_train_epoch_end`, which logs.
     """
 
-    def __init__(self, directory: str, keeper: Keeper, tell: Callable[..., None]):
-        self.directory, self.keeper, self.tell = Path(directory), keeper, tell
+    def __init__(self, directory: str, keeper: Keeper, update_record: Callable[..., None]):
+        self.directory, self.keeper, self.update_record = Path(directory), keeper, update_record
         self.stepwise: set[str] = set()  # names that are logged at steps
         self.metrics: dict[str, Any] = {}  # of metrics.json
         self.table: Table | None = None
@@ -131,14 +131,14 @@ class Records(Checkpoint):
             self.table = Table(self.directory / "metrics.csv", self.rows)
             size = getattr(trainer.train_dataloader, "batch_size", None)
             batch = size and size * trainer.world_size * trainer.accumulate_grad_batches
-            self.tell(exact=True, not_exact=None, effective_batch=batch)
+            self.update_record(exact=True, not_exact=None, effective_batch=batch)
             self.warn_inexact()
 
     def warn_inexact(self) -> None:
         """Say why the run is not exact, when something has turned out."""
         if (why := "; ".join(self.reasons + self.keeper.inexact)) != self.warned:
             self.warned = why
-            self.tell(exact=False, not_exact=why)
+            self.update_record(exact=False, not_exact=why)
             log.warning("This run is not exact: %s.", why)
 
     def on_save_checkpoint(self, trainer: Trainer, task: LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -157,10 +157,10 @@ class Records(Checkpoint):
 
     def on_validation_end(self, trainer: Trainer, task: LightningModule) -> None:
         self.validated = not trainer.sanity_checking
-        self.clock.go_on()
+        self.clock.skip()
 
     def on_train_epoch_end(self, trainer: Trainer, task: LightningModule) -> None:
-        self.keeper.conclude(trainer)
+        self.keeper.consider_training(trainer)
         stale = () if self.validated else ("val/",)
         logged = {
             name: float(value)
@@ -171,7 +171,7 @@ class Records(Checkpoint):
         times = self.clock.epoch(trainer)
         if times.get("time/waiting", 0) > MUCH and not self.waits and trainer.is_global_zero:
             self.waits, share = True, times["time/waiting"]
-            log.warning("%.0f%% of the time of training is waiting for data; %s.", 100 * share, faster(trainer))
+            log.warning("%.0f%% of the time of training is waiting for data; %s.", 100 * share, advice(trainer))
         for logger in trainer.loggers if times else []:
             logger.log_metrics(times, trainer.global_step)
         if self.table:

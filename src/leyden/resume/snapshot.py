@@ -55,7 +55,7 @@ def restore(trainer: Trainer, task: LightningModule, entry: dict[str, Any], attr
     if trainer.global_rank >= len(entry["running"]):
         return
     running = entry["running"][trainer.global_rank]
-    attributes.waiting = running.pop("attributes")
+    attributes.to_restore = running.pop("attributes")
     mine = on_device(running, task.device)
     for name, state in mine["metrics"].items():
         vars(task.get_submodule(name)).update(state | {"_update_count": 1})

@@ -82,12 +82,12 @@ class Guard:
         if (scaler := getattr(trainer.precision_plugin, "scaler", None)) and scaler.get_scale() <= LEAST:
             self.abort_nonfinite(trainer, f"The loss scaler leaves out step after step, the last at {step}")
 
-    def ask(self, trainer: Trainer, value: float | None) -> None:
-        """Stop where a search gives the run up for its objective; all ranks do as rank 0 is told."""
+    def consider_pruning(self, trainer: Trainer, value: float | None) -> None:
+        """Stop where a search gives the run up for its objective; all ranks do as rank 0 says."""
         if self.judge and value is not None:
             epochs, last = trainer.current_epoch + 1, trainer.max_epochs or -1
-            told = trainer.is_global_zero and self.judge(value, epochs)
-            self.pruned = trainer.strategy.broadcast(told) and epochs != last  # nothing is saved at the end
+            verdict = trainer.is_global_zero and self.judge(value, epochs)
+            self.pruned = trainer.strategy.broadcast(verdict) and epochs != last  # nothing is saved at the end
             trainer.should_stop |= self.pruned
 
     def abort_nonfinite(self, trainer: Trainer, what: str) -> None:

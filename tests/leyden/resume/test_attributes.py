@@ -98,7 +98,7 @@ def step(trainer, task):
 
 def test_what_has_changed_travels_and_nothing_else():
     trainer, task, _, attributes = start()
-    attributes.go_on(trainer, task)
+    attributes.restore(trainer, task)
     assert attributes.changed(trainer, task) == ({}, [])
     step(trainer, task)
     values, lost = attributes.changed(trainer, task)
@@ -110,9 +110,9 @@ def test_what_has_changed_travels_and_nothing_else():
 
     other, fresh, watch, after = start()
     fresh.lr = 0.2  # not changed in training: as the config says now
-    after.waiting = values
+    after.to_restore = values
     fresh.outputs.append("of a hook of the start")
-    after.go_on(other, fresh)
+    after.restore(other, fresh)
     assert fresh.outputs == [torch.tensor(2.0)] and fresh.average.sum == 3 and fresh.average.count == 0
     assert fresh.part.calls == 1 and fresh.part.running.tolist() == [1, 1] and fresh.best == (1, "a")
     assert watch.history == deque([0.5]) and watch.history.maxlen == 3 and fresh.lr == 0.2
@@ -122,7 +122,7 @@ def test_what_has_changed_travels_and_nothing_else():
 
 def test_what_changes_and_is_no_data_is_named():
     trainer, task, watch, attributes = start()
-    attributes.go_on(trainer, task)
+    attributes.restore(trainer, task)
     task.draw.random()
     task.stream = iter([1])
     task.opened = print

@@ -137,7 +137,7 @@ class Keeper(Callback):
             self.save_last(trainer, task)
 
     def on_validation_batch_end(self, trainer: Trainer, *_: Any) -> None:
-        if self.aligned and not trainer.sanity_checking:
+        if self.aligned and not trainer.sanity_checking and not self.ended(trainer):
             self.stop.leave()  # last.ckpt is of before the validation
 
     def on_train_epoch_end(self, trainer: Trainer, task: LightningModule) -> None:
@@ -150,6 +150,8 @@ class Keeper(Callback):
         if self.ended(trainer):
             self.over, self.snapshot["files"] = True, snapshot.lengths(trainer, self.directory)
             self.save(trainer, "last.ckpt")
+            self.stop.agreed(trainer)
+            self.stop.leave()
         if not self.best and trainer.is_global_zero:
             log.warning("%s was never logged as a number; there is no best.ckpt, the last weights count.", self.monitor)
 
@@ -160,16 +162,15 @@ class Keeper(Callback):
     def save_last(self, trainer: Trainer, task: LightningModule) -> None:
         """Write last.ckpt, once for each step; leave if a signal came."""
         self.stop.agreed(trainer)
+        ended = self.ended(trainer)  # `on_train_end` saves then, and leaves
         if self.saved != self.step:
-            self.capture(trainer, task)
+            self.snapshot = snapshot.capture(trainer, task, self.attributes, self.directory)
+            self.inexact = list(dict.fromkeys(self.inexact + self.snapshot.pop("lost")))
             self.saved, self.due = self.step, False
-            if not self.ended(trainer):
+            if not ended:
                 self.save(trainer, "last.ckpt")
-        self.stop.leave()
-
-    def capture(self, trainer: Trainer, task: LightningModule) -> None:
-        self.snapshot = snapshot.capture(trainer, task, self.attributes, self.directory)
-        self.inexact = list(dict.fromkeys(self.inexact + self.snapshot.pop("lost")))
+        if not ended:
+            self.stop.leave()
 
     def save(self, trainer: Trainer, name: str) -> None:
         self.guard.check(trainer, self.step)

@@ -245,8 +245,7 @@ class Losses(Callback):
         task.log("train/by_callback", self.sum)
 
 
-@pytest.mark.parametrize("every", [2, 3])
-def test_attributes_of_the_users_own_go_on(broken, configure, monkeypatch, every):
+def test_attributes_of_the_users_own_go_on(broken, configure, monkeypatch):
     """A mean over the epoch counts the batches before a stop, too."""
     watchers = build.watchers
     monkeypatch.setattr(build, "watchers", lambda cfg: put(watchers(cfg), Losses()))
@@ -255,7 +254,7 @@ def test_attributes_of_the_users_own_go_on(broken, configure, monkeypatch, every
         cfg.task, cfg.trusted = {"_target_": f"{__name__}.Recipes", "model": "${model}"}, [__name__]
         cfg.objective = "val/loss"
 
-    keys = [*SMALL, "trainer.max_epochs=2", f"checkpoint.every_n_steps={every}"]
+    keys = [*SMALL, "trainer.max_epochs=2", "checkpoint.every_n_steps=3"]
     stops = [("on_train_batch_end", 5), ("on_train_batch_end", 10), ("on_validation_batch_end", 3)]
     come_to_the_same(broken, configure, keys, [*stops, ("on_train_epoch_end", 2)], change)
     run = Path(configure(folder="whole").run_dir)

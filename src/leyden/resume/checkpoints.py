@@ -20,6 +20,7 @@ from leyden import UserError
 from leyden.files import replacing
 
 log = logging.getLogger(__name__)
+NEEDED = {"step", "best", "inexact", "metrics", "running", "files"}  # of an entry `leyden` that a run goes on from
 HYPER_PARAMETERS = {"hyper_parameters": "hparams_type", "datamodule_hyper_parameters": "datamodule_hparams_type"}
 
 
@@ -65,11 +66,12 @@ def newest(folder: Path, asked: str = "") -> tuple[Path | None, dict[str, Any]]:
     faults: list[str] = []
     for path in [Path(asked)] if alone else sorted(folder.glob("*.ckpt"), key=lambda path: path.name != "last.ckpt"):
         try:
-            entry = read(path).get("leyden") or {}
+            entry = read(path).get("leyden")
         except UserError as error:
             faults.append(str(error))
             continue
-        if entry.get("resumable"):
+        entry = entry if isinstance(entry, dict) else {}  # of another program
+        if entry.get("resumable") and entry.keys() >= NEEDED:
             if faults:
                 log.warning("%s", " ".join(faults))
             log.info("going on from %s", path.name)

@@ -88,7 +88,7 @@ def test_what_is_more_than_data_is_named_and_never_runs(tmp_path, monkeypatch):
 
 def put(path, resumable=True, **entry):
     """A checkpoint as the run writes it, but for its content."""
-    entry = {"resumable": resumable, **entry}
+    entry = {"resumable": resumable, **dict.fromkeys(checkpoints.NEEDED), **entry}
     checkpoints.AtomicIO().save_checkpoint({"state_dict": {}, "leyden": entry}, path)
 
 

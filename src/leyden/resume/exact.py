@@ -168,12 +168,14 @@ def seed_hooks(datamodule: Any, begin: Callable[[int], None], seed: int = 0) -> 
             loader.worker_init_fn = partial(ignore_signals_in_worker, then=loader.worker_init_fn or begin)
         return loader
 
-    def seeded_hook(method: Callable[..., Any]) -> Callable[..., Any]:
+    def seeded_hook(name: str) -> Callable[..., Any]:
+        method = getattr(datamodule, name)
+
         @wraps(method)
         def hook(*arguments: Any, **keywords: Any) -> Any:
             trainer = getattr(datamodule, "trainer", None)
             every = trainer.reload_dataloaders_every_n_epochs if trainer else 0
-            epoch = trainer.current_epoch // every * every if every and method.__name__ == LOADERS[0] else 0
+            epoch = trainer.current_epoch // every * every if every and name == "train_dataloader" else 0
             with isolated(seed, epoch):  # loaders that are made anew may draw other samples
                 return tree_map(quiet, method(*arguments, **keywords))
 
@@ -181,7 +183,7 @@ def seed_hooks(datamodule: Any, begin: Callable[[int], None], seed: int = 0) -> 
 
     for name in (*LOADERS, "setup", "prepare_data"):
         if hasattr(datamodule, name):
-            setattr(datamodule, name, seeded_hook(getattr(datamodule, name)))
+            setattr(datamodule, name, seeded_hook(name))
     return datamodule
 
 

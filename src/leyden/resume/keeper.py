@@ -184,7 +184,7 @@ class Keeper(Callback):
         mine["phase"] = "test" if self.over else "fit"
         checkpoint["leyden"] = mine | self.fixed | snapshot.progress(trainer)
         if self.aligned:  # else the weights alone count: the best, inside an accumulation
-            snapshot.rewind(checkpoint["loops"]["fit_loop"])
+            snapshot.set_counters(checkpoint["loops"]["fit_loop"])
             checkpoint["callbacks"] = self.snapshot["callbacks"]
             checkpoint["leyden"] |= {name: self.snapshot[name] for name in ("running", "files")}
 

@@ -79,7 +79,7 @@ def on_device(node: Any, device: torch.device | str) -> Any:
     return tree_map(lambda leaf: leaf.detach().to(device, copy=True) if isinstance(leaf, Tensor) else leaf, node)
 
 
-def rewind(loops: dict[str, Any]) -> None:
+def set_counters(loops: dict[str, Any]) -> None:
     """Set the counters of a fit to right after its last batch: the batch done, the rest of the epoch to come.
 
     A validation that is due there starts a resumed run. Lightning itself would skip it, or count the epoch as over.

@@ -13,7 +13,7 @@ from leyden.launch.command import launch
 def train(cfg: DictConfig) -> float | None:
     """One run, from the config to its results; returns the best value of the objective."""
     from leyden.debug import failures
-    from leyden.resume import checkpoints, moment
+    from leyden.resume import checkpoints, snapshot
     from leyden.run import build, loggers, paths, process, record
 
     directory = Path(cfg.run_dir)
@@ -21,8 +21,8 @@ def train(cfg: DictConfig) -> float | None:
         # build
         process.switches(cfg)
         datamodule, task = build.parts(cfg)
-        keeper, *others = build.watchers(cfg)
-        trainer = build.trainer(cfg, [keeper, *others])
+        keeper, *chosen, records = build.watchers(cfg)
+        trainer = build.trainer(cfg, [keeper, *chosen, records])
 
         # from the start, from other weights, or from where the run was stopped; up to here a refusal changes nothing
         last, entry = checkpoints.newest(run.run.checkpoints, cfg.resume) if cfg.resume else (None, {})
@@ -32,7 +32,7 @@ def train(cfg: DictConfig) -> float | None:
         run.begin(**build.summary(task, trainer, datamodule))
         if trainer.is_global_zero:
             record.tell(cfg, keeper.monitor, keeper.mode)
-            moment.restore_files(directory, entry.get("files", {}))
+            snapshot.restore_files(directory, entry.get("files", {}))
 
         # train
         loggers.begin(trainer, cfg, resumed=last is not None)
@@ -41,17 +41,17 @@ def train(cfg: DictConfig) -> float | None:
             trainer.fit(task, datamodule=datamodule, ckpt_path=last, weights_only=True)
         if "shapes" in (cfg.get("callbacks") or {}):
             return None  # debug=shapes has shown the layers, and trains nothing
-        if trainer.global_step == 0:
+        if not trainer.global_step:
             raise UserError("Nothing was trained; see trainer.max_epochs, max_steps, max_time and limit_train_batches.")
-        file = run.run.last if keeper.write else None
-        weights = checkpoints.read(file)["state_dict"] if file else task.state_dict()
-        results = run.run.metrics | {"weights_sha256": checkpoints.sha256(weights)}
+        if last and trainer.global_step == entry["step"]:  # nothing was left to train
+            checkpoints.load(task, last)  # the weights that count, which may be an average of those that train
+        results = records.metrics | {"weights_sha256": checkpoints.sha256(task.state_dict())}
 
         # test the best weights, or the last ones where none are known to be best; not of a run that a search gives up
         best = keeper.best.get("checkpoint")
         if keeper.guard.pruned:
             run.end |= {"status": "pruned", "reason": f"the search gave it up after epoch {trainer.current_epoch}"}
-        tested = directory / best if best else file
+        tested = best and directory / best
         metrics = {} if keeper.guard.pruned else build.evaluate(trainer, task, datamodule, tested)
         results["test"] = {**metrics, "checkpoint": best} if metrics else {}
 

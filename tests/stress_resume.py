@@ -59,10 +59,23 @@ def server() -> multiprocessing.context.BaseContext:
     return context
 
 
-def attempt(context, arguments: list[str], log: Path, after: float | None, number: int = signal.SIGKILL) -> int | None:
-    """Run a command; signal it after so many seconds. Its exit status; None: it came to its end before."""
+def attempt(
+    context,
+    arguments: list[str],
+    log: Path,
+    after: float | None,
+    number: int = signal.SIGKILL,
+    from_: Path | None = None,
+) -> int | None:
+    """Run a command; signal it after so many seconds, counted from when it has written the file `from_`, if given.
+
+    Its exit status; None: it came to its end before.
+    """
     process = context.Process(target=child, args=(arguments, log))
     process.start()
+    began = time.time()
+    while from_ and process.is_alive() and not (from_.exists() and from_.stat().st_mtime > began):
+        time.sleep(0.02)
     process.join(after)
     if process.exitcode is None:
         os.kill(process.pid, number)
@@ -105,17 +118,22 @@ def differences(one: dict, other: dict) -> list[str]:
 
 
 def kill_until_done(context, draw, arguments, folder: Path, name: str, seconds: float, number: int, most: int) -> int:
-    """Start a run by its name, kill it at most so many times, and let it end; the number of kills that hit."""
-    line, hits = [*arguments, f"name={name}", f"log_dir='{folder}'"], 0
+    """Start a run by its name, kill it at most so many times, and let it end; the number of kills that hit.
+
+    Four of five kills come while it trains, which takes so many seconds, after a checkpoint; the others at its start.
+    """
+    line = [*arguments, f"name={name}", f"log_dir='{folder}'"]
+    log, last = folder / f"{name}.log", folder / "train" / name / "checkpoints" / "last.ckpt"
+    hits = 0
     for _ in range(most):
-        after = draw.uniform(seconds / 3 if draw.random() < 0.8 else 0.3, seconds)  # a third is the start
-        status = attempt(context, line, folder / f"{name}.log", after, number)
-        if status == 0:
+        trains = draw.random() < 0.8
+        after = draw.uniform(0, seconds) if trains else draw.uniform(0.3, 3)
+        if attempt(context, line, log, after, number, last if trains else None) == 0:
             break
         hits += 1
-    status = attempt(context, line, folder / f"{name}.log", None)
+    status = attempt(context, line, log, None)
     if status != 0:
-        raise SystemExit(f"{name} ended with status {status}:\n{(folder / f'{name}.log').read_text()[-3000:]}")
+        raise SystemExit(f"{name} ended with status {status}:\n{log.read_text()[-3000:]}")
     return hits
 
 
@@ -137,10 +155,11 @@ def main() -> None:
         lines = {case: CASES[case] + typed + asked.overrides for case in cases}
         for case, line in lines.items():
             attempt(context, [*line, "name=warm", f"log_dir='{folder / case}'"], folder / "warm.log", None)
-            began = time.monotonic()
-            status = attempt(context, [*line, "name=whole", f"log_dir='{folder}/w{case}'"], folder / "whole.log", None)
+            run = folder / f"w{case}" / "train" / "whole"
+            status = attempt(context, [*line, "name=whole", f"log_dir='{run.parents[1]}'"], folder / "whole.log", None)
             assert status == 0, (folder / "whole.log").read_text()
-            seconds[case], whole[case] = time.monotonic() - began, results(folder / f"w{case}" / "train" / "whole")
+            seconds[case] = json.loads((run / "metrics.json").read_text())["seconds"]
+            whole[case] = results(run)
         turn = 0
         while counts["kills"] < asked.kills:
             case, name, turn = cases[turn % len(cases)], f"run{turn}", turn + 1
@@ -149,7 +168,7 @@ def main() -> None:
             said = (folder / f"{name}.log").read_text()
             wrong = differences(results(folder / "train" / name), whole[case])
             counts.update(kills=hits, runs=1, identical=not wrong, resumed=said.count("going on from"))
-            counts.update(fell_back=said.count("Looking for an older"))
+            counts.update(fell_back=said.count("is damaged"), begun_anew=said.count("from its first step"))
             if wrong:
                 print(
                     f"{case} {name} after {hits} x {signal.Signals(number).name}: {', '.join(wrong)} differ", flush=True

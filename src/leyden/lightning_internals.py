@@ -1,15 +1,15 @@
-"""The private state of Lightning that we use: the values that a task logs, and what each rank reads and decides."""
+"""The private state of Lightning that we use: what a task logs, and what each rank reads and decides."""
 
-import hashlib
+import dataclasses
 import math
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
 from lightning import LightningModule, Trainer
 from lightning.fabric.utilities.data import _reinstantiate_wrapped_cls
+from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.loops.evaluation_loop import _EvaluationLoop
 from lightning.pytorch.trainer.connectors.data_connector import _DataConnector
 from lightning.pytorch.trainer.connectors.logger_connector import _LoggerConnector
@@ -17,23 +17,31 @@ from lightning.pytorch.trainer.connectors.logger_connector.result import _Metada
 from lightning.pytorch.trainer.states import RunningStage
 from lightning.pytorch.utilities.data import _get_dataloader_init_args_and_kwargs
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.utilities.seed import isolate_rng
-from torch.utils._pytree import tree_leaves
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 
 from leyden import UserError
-from leyden.resume import exact
 
-LOGGED_AS = ("fx", "name", "prog_bar", "logger", "on_step", "on_epoch", "enable_graph", "add_dataloader_idx",
-             "dataloader_idx", "metric_attribute")  # fmt: skip
+LOGGED_AS = [field.name for field in dataclasses.fields(_Metadata) if field.name not in ("reduce_fx", "_sync")]
 
 
 def gather(trainer: Trainer, mine: Any) -> list[Any]:
     """The objects of all ranks, in their order."""
-    found: list[Any] = [mine] * trainer.world_size
+    all_ranks: list[Any] = [mine] * trainer.world_size
     if trainer.world_size > 1:
-        torch.distributed.all_gather_object(found, mine)
-    return found
+        torch.distributed.all_gather_object(all_ranks, mine)
+    return all_ranks
+
+
+# the values that a task logs
+
+
+def logged(trainer: Trainer) -> dict[str, float]:
+    """The last values of all names, the same on all ranks: a mean where they differ."""
+    values: dict[str, list[float]] = {}
+    for rank in gather(trainer, {name: float(value) for name, value in trainer.callback_metrics.items()}):
+        for name, value in rank.items():
+            values.setdefault(name, []).append(value)
+    return {name: each[0] if len(set(each)) == 1 else sum(each) / len(each) for name, each in values.items()}
 
 
 def describe(item: _ResultMetric) -> dict[str, Any]:
@@ -43,14 +51,38 @@ def describe(item: _ResultMetric) -> dict[str, Any]:
     return {"meta": meta, "sync": sync, "state": dict(item.metric_state) if item.is_tensor else None}
 
 
-def rebuild(trainer: Trainer, said: dict[str, Any]) -> _ResultMetric:
+def rebuild(trainer: Trainer, described: dict[str, Any]) -> _ResultMetric:
     """A value that is logged as `describe` says, in the state before the first time."""
-    meta = _Metadata(**said["meta"])
-    meta.sync = _Sync(**said["sync"], fn=trainer.strategy.reduce)
-    return _ResultMetric(meta, said["state"] is not None)
+    meta = _Metadata(**described["meta"])
+    meta.sync = _Sync(**described["sync"], fn=trainer.strategy.reduce)
+    return _ResultMetric(meta, described["state"] is not None)
 
 
-def share(item: _ResultMetric, samples: int) -> tuple[float, float, str]:
+def step_values(trainer: Trainer) -> dict[str, float]:
+    """What the task has logged at this step."""
+    values = trainer.fit_loop.epoch_loop._results.metrics(on_step=True)["log"]
+    return {name: float(value) for name, value in values.items()}
+
+
+def running_values(trainer: Trainer) -> dict[str, Any]:
+    """What the task has logged in this epoch so far on this rank, as plain data."""
+    results = trainer.fit_loop.epoch_loop._results
+    return {key: describe(x) for key, x in results.items() if not x.has_reset and x.meta.sync.group is None}
+
+
+def restore_running_values(trainer: Trainer, task: LightningModule, values: dict[str, Any]) -> None:
+    """Go on with what `running_values` gave; its tensors must be on the task's device."""
+    trainer._logger_connector._first_loop_iter = True  # at the first batch of a loop it would forget what was logged
+    for key, described in values.items():
+        item = rebuild(trainer, described)
+        vars(item).update(described["state"] or {"value": task.get_submodule(described["meta"]["metric_attribute"])})
+        item._update_count = 1
+        if item.is_tensor and not item.meta.on_epoch:
+            item._forward_cache = item.value
+        trainer.fit_loop.epoch_loop._results[key] = item
+
+
+def share_of(item: _ResultMetric, samples: int) -> tuple[float, float, str]:
     """Of this rank: a value (times its weight, where it is a mean), its weight, and how it is joined with others."""
     value, weight, reduction = float(item.value), 1.0, item.meta.reduce_fx.__name__
     if not item.meta.on_epoch:  # the value of the last step, which `sync_dist` has joined already
@@ -70,6 +102,19 @@ def joint(shares: list[tuple[float, float, str]]) -> float:
     return float(getattr(torch, reduction)(values))
 
 
+def evaluated(loop: Any) -> int:
+    """Samples of this rank in an evaluation, the weight of what its end logs; 1 where the loaders do not say."""
+    if not isinstance(loop, _EvaluationLoop):
+        return 1
+    loaders = zip(loop._combined_loader.flattened, loop.max_batches, strict=True)  # type: ignore[union-attr]
+    sizes = [
+        min(len(loader.sampler), batches * loader.batch_size)
+        for loader, batches in loaders
+        if isinstance(getattr(loader, "sampler", None), DistributedSampler) and loader.batch_size
+    ]
+    return int(sum(sizes)) or 1
+
+
 class RankLogger(_LoggerConnector):
     """Joins what the ranks have logged before anybody reads it: at the end of a loader, and of an epoch's hooks.
 
@@ -79,17 +124,6 @@ class RankLogger(_LoggerConnector):
 
     def epoch_end_reached(self) -> None:
         super().epoch_end_reached()
-        self.join()
-        if self.trainer.training:
-            task = self.trainer.lightning_module
-            own = {name: hook for name, hook in vars(task).items() if name == "on_train_epoch_end"}
-            task.on_train_epoch_end = partial(self.join_after, task, task.on_train_epoch_end, own)
-
-    def join_after(self, task: LightningModule, hook: Callable[[], None], own: dict[str, Any]) -> None:
-        """Join what the end of a training epoch logs, before Lightning calls the callbacks that watch it."""
-        del task.on_train_epoch_end
-        vars(task).update(own)
-        hook()
         self.join()
 
     def on_epoch_end(self) -> None:
@@ -101,15 +135,15 @@ class RankLogger(_LoggerConnector):
         loop: Any = self.trainer._active_loop
         results, samples = loop._results, evaluated(loop)
         mine = {
-            key: (describe(item) | {"state": {}}, share(item, samples))
+            key: (describe(item) | {"state": {}}, share_of(item, samples))
             for key, item in results.items()
             if item.is_tensor and not (item.has_reset or item.meta.sync.rank_zero_only or item.meta.sync.group)
         }
-        found = gather(self.trainer, (results.dataloader_idx, mine))
-        if len({loader for loader, _ in found}) > 1:
+        ranks = gather(self.trainer, (results.dataloader_idx, mine))
+        if len({loader for loader, _ in ranks}) > 1:
             raise UserError("A rank has no batch of one of several loaders; give each rank samples of each loader.")
-        for key in dict.fromkeys(key for _, theirs in found for key in theirs):
-            parts = [theirs[key] for _, theirs in found if key in theirs]
+        for key in dict.fromkeys(key for _, theirs in ranks for key in theirs):
+            parts = [theirs[key] for _, theirs in ranks if key in theirs]
             if key not in results:  # other ranks alone have logged it
                 results[key] = rebuild(self.trainer, parts[0][0])
             item = results[key]
@@ -120,70 +154,17 @@ class RankLogger(_LoggerConnector):
                 self._callback_metrics[item.meta.name] = item._computed
 
 
-def evaluated(loop: Any) -> int:
-    """Samples of this rank in an evaluation, the weight of what its end logs; 1 where the loaders do not say."""
-    if not isinstance(loop, _EvaluationLoop) or loop._combined_loader is None:
-        return 1
-    loaders = zip(loop._combined_loader.flattened, loop.max_batches, strict=True)
-    sizes = [
-        min(len(loader.sampler), batches * loader.batch_size)
-        for loader, batches in loaders
-        if isinstance(getattr(loader, "sampler", None), DistributedSampler) and loader.batch_size
-    ]
-    return int(sum(sizes)) or 1
+class JoinBeforeWatchers(Checkpoint):
+    """Joins what the task logs in `on_train_epoch_end`, before early stopping and the like read it.
 
+    Lightning calls a Checkpoint after the task's own hook.
+    """
 
-def logged(trainer: Trainer) -> dict[str, float]:
-    """The last values of all names, the same on all ranks: a mean where they differ."""
-    mine = {name: float(value) for name, value in trainer.callback_metrics.items()}
-    if trainer.world_size == 1:
-        return mine
-    found: dict[str, list[float]] = {}
-    for one in gather(trainer, mine):
-        for name, value in one.items():
-            found.setdefault(name, []).append(value)
-    return {name: values[0] if len(set(values)) == 1 else sum(values) / len(values) for name, values in found.items()}
+    def on_train_epoch_end(self, trainer: Trainer, task: LightningModule) -> None:
+        trainer._logger_connector.join()  # type: ignore[attr-defined]
 
 
 # what each rank reads
-
-
-class Share(DistributedSampler):
-    """What one rank has of the order that a sampler of any kind gives; all ranks draw alike.
-
-    With `equal` the order begins again where the ranks would have different numbers of samples, as in training, where
-    they step together; without it each sample counts once.
-    """
-
-    def __init__(self, shared: Any, rank: int, world: int, equal: bool):
-        self.shared, self.rank, self.world, self.equal, self.epoch = shared, rank, world, equal, 0
-        self.seed = int(os.environ.get("PL_GLOBAL_SEED", 0))
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
-        if hasattr(self.shared, "set_epoch"):
-            self.shared.set_epoch(epoch)
-
-    def __len__(self) -> int:
-        length = len(self.shared)
-        return -(-length // self.world) if self.equal else len(range(self.rank, length, self.world))
-
-    def even(self, batch_size: int) -> int:
-        """The largest size, up to this one, in which all ranks have as many batches, where there is one.
-
-        What a user's step sends to the other ranks would wait for one that has no batch left.
-        """
-        most, least = -(-len(self.shared) // self.world), len(self.shared) // self.world
-        sizes = (size for size in range(batch_size, 0, -1) if -(-most // size) == -(-least // size))
-        return batch_size if self.equal else next(sizes, batch_size)
-
-    def __iter__(self) -> Iterator[Any]:
-        with isolate_rng():
-            exact.reseed(self.seed, self.epoch)
-            order = list(self.shared)
-        if self.equal:
-            order = [order[i % len(order)] for i in range(len(self) * self.world)]
-        return iter(order[self.rank :: self.world])
 
 
 class RankLoader(_DataConnector):
@@ -193,14 +174,18 @@ class RankLoader(_DataConnector):
     `BatchSampler` of torch is given, and leaves out the sampler in it.
     """
 
+    def __init__(self, trainer: Trainer, share: Callable[..., Any]):
+        super().__init__(trainer)
+        self.share = share  # what a rank has of a sampler's order: (sampler, rank, world, equal)
+
     def _prepare_dataloader(self, dataloader: Any, shuffle: bool, mode: RunningStage) -> Any:
         predicts = mode == RunningStage.PREDICTING  # there Lightning repeats nothing
         if predicts or not isinstance(dataloader, DataLoader) or not self._requires_distributed_sampler(dataloader):
             return super()._prepare_dataloader(dataloader, shuffle, mode)
         batches, world = dataloader.batch_sampler, self.trainer.world_size
-        shared: Any = getattr(batches, "sampler", dataloader.sampler)
-        few = hasattr(shared, "__len__") and len(shared) < world  # else a rank would have none
-        sampler = Share(shared, self.trainer.global_rank, world, equal=few or mode == RunningStage.TRAINING)
+        order: Any = getattr(batches, "sampler", dataloader.sampler)
+        few = hasattr(order, "__len__") and len(order) < world  # else a rank would have none
+        sampler = self.share(order, self.trainer.global_rank, world, equal=few or mode == RunningStage.TRAINING)
         try:
             arguments, keywords = _get_dataloader_init_args_and_kwargs(dataloader, sampler, mode)
         except (TypeError, MisconfigurationException) as error:
@@ -210,31 +195,34 @@ class RankLoader(_DataConnector):
             keywords, arguments = dict(zip(names, arguments, strict=True)) | keywords, tuple()  # type: ignore[assignment]
         if type(batches) is BatchSampler and dataloader.batch_size is None:
             keywords |= {"batch_size": batches.batch_size, "drop_last": batches.drop_last}
-        if type(batches) is BatchSampler and "batch_size" in keywords and hasattr(shared, "__len__"):
+        if type(batches) is BatchSampler and "batch_size" in keywords and hasattr(order, "__len__"):
             keywords["batch_size"] = sampler.even(keywords["batch_size"])
         return _reinstantiate_wrapped_cls(dataloader, *arguments, **keywords)
 
 
-def undivided(trainer: Trainer, loaders: list[Any]) -> bool:
-    """Whether nobody here knows that the ranks read different samples: of an IterableDataset, or of no DataLoader."""
-    dealt = [isinstance(getattr(loader, "sampler", None), DistributedSampler) for loader in loaders]
-    return trainer.world_size > 1 and not all(dealt)
+def fetcher(trainer: Trainer) -> Any:
+    """What takes the batches of training out of their loaders."""
+    return trainer.fit_loop._data_fetcher
 
 
-def same_batch(trainer: Trainer, batch: Any) -> bool:
-    """Whether all ranks have the same tensors in it."""
-    digest = hashlib.sha256()
-    for leaf in tree_leaves(batch):
-        if isinstance(leaf, torch.Tensor):
-            digest.update(leaf.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    return len(set(gather(trainer, digest.hexdigest()))) == 1
+def time_fetches(trainer: Trainer, start: Callable[[], None], stop: Callable[[], None]) -> None:
+    """Call these before and after a batch of training is taken out of its loader, and Lightning's profiler, too."""
+
+    def both(one: Callable[[], None], other: Callable[[], None]) -> None:
+        one()
+        other()
+
+    loop: Any = trainer.fit_loop.epoch_loop
+    loop._on_before_fetch = partial(both, loop._on_before_fetch, start)
+    loop._on_after_fetch = partial(both, loop._on_after_fetch, stop)
 
 
-def join_ranks(trainer: Trainer) -> None:
-    """Let the ranks log, decide and read together, where there are several."""
+def join_ranks(trainer: Trainer, share: Callable[..., Any]) -> None:
+    """Let the ranks log, decide and read together, where there are several; `share` deals a sampler's order."""
     if trainer.world_size == 1:
         return
-    trainer._logger_connector, trainer._data_connector = RankLogger(trainer), RankLoader(trainer)
+    trainer._logger_connector, trainer._data_connector = RankLogger(trainer), RankLoader(trainer, share)
+    trainer.callbacks.insert(1, JoinBeforeWatchers())  # after the keeper, which is always the first
     loop: Any = trainer.fit_loop.epoch_loop
     is_due = loop._should_check_val_fx
 

@@ -8,9 +8,10 @@ from lightning.fabric.utilities.data import _replace_dunder_methods
 from lightning.pytorch.trainer.states import RunningStage
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, WeightedRandomSampler
 
-from leyden import UserError, lightning_internals
-from leyden.lightning_internals import RankLoader, Share, joint
+from leyden import UserError
+from leyden.lightning_internals import RankLoader, joint
 from leyden.resume import exact
+from leyden.resume.exact import Share
 
 DATA = range(101)
 
@@ -22,7 +23,7 @@ def loaders(make, mode=RunningStage.TRAINING, world=2, deal=True):
     connector = SimpleNamespace(use_distributed_sampler=deal, is_distributed=True)
     for rank in range(world):
         trainer = SimpleNamespace(world_size=world, global_rank=rank, _accelerator_connector=connector)
-        yield RankLoader(trainer)._prepare_dataloader(made, shuffle=True, mode=mode)
+        yield RankLoader(trainer, Share)._prepare_dataloader(made, shuffle=True, mode=mode)
 
 
 def read(loader):
@@ -136,14 +137,3 @@ def test_a_joint_value_is_that_of_all_samples():
     assert joint([(6.0, 1.0, "mean"), (0.0, 0.0, "mean")]) == 6  # another rank has logged nothing
     assert [joint([(2.0, 1.0, name), (3.0, 1.0, name)]) for name in ("sum", "max", "min")] == [5, 3, 2]
     assert joint([(float("nan"), 1.0, "max"), (3.0, 1.0, "max")]) != 3
-
-
-@pytest.mark.parametrize("alike", [True, False])
-def test_ranks_that_read_the_same_are_found(alike, monkeypatch):
-    monkeypatch.setattr(lightning_internals, "gather", lambda trainer, mine: [mine, mine if alike else "another"])
-    batch = {"x": torch.ones(3, dtype=torch.bfloat16), "names": ["a", "b"], "y": torch.tensor([True, False])}
-    assert lightning_internals.same_batch(None, batch) == alike
-    two, one = SimpleNamespace(world_size=2), SimpleNamespace(world_size=1)
-    stream, ordered = DataLoader(DATA), DataLoader(DATA, sampler=exact.Order(101))
-    assert lightning_internals.undivided(two, [ordered, stream]) and lightning_internals.undivided(two, [[1]])
-    assert not lightning_internals.undivided(two, [ordered]) and not lightning_internals.undivided(one, [stream])

@@ -187,7 +187,7 @@ class DataModule(LightningDataModule):
             collate_fn=whole,
             drop_last=drop_last and shuffle,
             num_workers=workers,
-            worker_init_fn=partial(exact.deaf, then=partial(pl_worker_init_function, rank=rank)),
+            worker_init_fn=partial(exact.ignore_signals_in_worker, then=partial(pl_worker_init_function, rank=rank)),
             generator=exact.generator(self.seed),  # of the workers' seeds, which else come out of the model's draws
             persistent_workers=workers > 0,
             prefetch_factor=2 if workers else None,

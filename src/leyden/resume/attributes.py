@@ -18,15 +18,11 @@ from torchmetrics import Metric, MetricCollection
 SCALARS = (bool, int, float, str, type(None))
 FACTORIES = {kind.__name__: kind for kind in (int, float, list, dict, set)}  # of a defaultdict
 KIND = "leyden.kind"  # key of a dict that stands for what weights_only does not load
-OWN = set(vars(LightningModule())) | {"_param_requires_grad_state", "_compiled_call_impl"}
+OWN = {*vars(LightningModule()), "_param_requires_grad_state", "_compiled_call_impl", "forward"}  # the last by DDP
 LIBRARIES = {"leyden", "torch", "torchvision", "torchmetrics", "lightning", "numpy", "omegaconf", "hydra", "functools"}
 LIBRARIES |= sys.stdlib_module_names
-GENERATORS = {  # a generator of the user's own -> its state
-    random.Random: lambda drawn: drawn.getstate(),
-    np.random.Generator: lambda drawn: str(drawn.bit_generator.state),
-    np.random.RandomState: lambda drawn: str(drawn.get_state()),
-    torch.Generator: lambda drawn: drawn.get_state().numpy().tobytes(),
-}
+GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)  # their bytes are their state
+NO_HOLDERS = (nn.Module, type, Dataset, DataLoader, LightningDataModule, Trainer)
 
 
 class Attributes:
@@ -37,33 +33,29 @@ class Attributes:
 
     def __init__(self) -> None:
         self.before: dict[tuple[str, str], Any] = {}
-        self.waiting: dict[str, dict[str, Any]] | None = {}  # of the checkpoint that a run goes on from; None: put back
-        self.lost: list[str] = []  # what could not be put back
+        self.to_restore: dict[str, dict[str, Any]] | None = {}  # what a checkpoint held; None: it is put back
 
     def begin(self, trainer: Trainer, task: LightningModule) -> None:
         """Note what is plain."""
-        found = everything(trainer, task)
-        self.before = {key: mark(value, plain) for key, (value, plain) in found.items() if plain}
+        self.before = {key: mark(value, plain) for key, value, plain in everything(trainer, task) if plain}
 
-    def go_on(self, trainer: Trainer, task: LightningModule) -> None:
+    def restore(self, trainer: Trainer, task: LightningModule) -> None:
         """Once, after all hooks of a start: put back what a checkpoint held, and note what is no data."""
-        if self.waiting is None:
+        if self.to_restore is None:
             return
-        waiting, self.waiting, places = self.waiting, None, dict(holders(trainer, task))
-        for place, values in waiting.items():
-            for name, value in values.items() if place in places else ():
+        to_restore, self.to_restore, places = self.to_restore, None, dict(holders(trainer, task))
+        for place in to_restore.keys() & places.keys():
+            for name, value in to_restore[place].items():
                 setattr(places[place], name, decode(value, task.device))
-        self.lost = [f"{place} is in the checkpoint, and is not there any more" for place in waiting.keys() - places]
-        found = everything(trainer, task)
-        self.before |= {key: mark(value, plain) for key, (value, plain) in found.items() if not plain}
+        self.before |= {key: mark(value, plain) for key, value, plain in everything(trainer, task) if not plain}
 
     def changed(self, trainer: Trainer, task: LightningModule) -> tuple[dict[str, dict[str, Any]], list[str]]:
         """What has changed: the values, by owner and name, and a sentence on each that is no plain data."""
-        self.go_on(trainer, task)
+        self.restore(trainer, task)
         values: dict[str, dict[str, Any]] = {}
-        lost = list(self.lost)
-        for (place, name), (value, plain) in everything(trainer, task).items():
-            if (place, name) in self.before and same(self.before[place, name], mark(value, plain)):
+        lost = []
+        for (place, name), value, plain in everything(trainer, task):
+            if self.before.get((place, name)) == mark(value, plain):
                 continue
             if plain:
                 values.setdefault(place, {})[name] = value
@@ -73,74 +65,65 @@ class Attributes:
         return values, lost
 
 
-def everything(trainer: Trainer, task: LightningModule) -> dict[tuple[str, str], tuple[Any, bool]]:
+def everything(trainer: Trainer, task: LightningModule) -> Iterator[tuple[tuple[str, str], Any, bool]]:
     """Each attribute by owner and name: as a checkpoint would hold it and True, or as it is and False."""
-    found = {}
     for place, holder in holders(trainer, task):
-        buffers = holder._buffers if isinstance(holder, nn.Module) else {}  # those that no state_dict holds
-        unsaved = {name: buffers[name] for name in getattr(holder, "_non_persistent_buffers_set", ())}
-        for name, value in (vars(holder) | unsaved).items():
-            if name in OWN or isinstance(value, nn.Module):
-                continue
-            try:
-                found[place, name] = encode(value), True
-            except TypeError:
-                found[place, name] = value, False
-    return found
+        buffers = dict(holder.named_buffers(recurse=False)) if isinstance(holder, nn.Module) else {}
+        unsaved: set[str] = getattr(holder, "_non_persistent_buffers_set", set()) & buffers.keys()
+        for name, value in (vars(holder) | {name: buffers[name] for name in unsaved}).items():
+            if name not in OWN and not isinstance(value, nn.Module):
+                try:
+                    yield (place, name), encode(value), True
+                except TypeError:
+                    yield (place, name), value, False
 
 
 def holders(trainer: Trainer, task: LightningModule) -> Iterator[tuple[str, Any]]:
     """The task, modules and callbacks of the user's own, and objects of own classes that they keep, under a name."""
-    own = [callback for callback in trainer.callbacks if users(callback) and not is_overridden("state_dict", callback)]
-    metrics = {part for module in task.modules() if isinstance(module, Metric | MetricCollection)
-               for part in module.modules()}  # fmt: skip
-    left, count = [("task", task)], Counter[str]()
-    for callback in own:  # several of one class by their order
-        name = type(callback).__name__
-        left.append((f"{name}{count[name] or ''}", callback))
-        count[name] += 1
-    left += [(f"task.{name}", part) for name, part in task.named_modules() if users(part) and part is not task]
-    seen = {id(part) for part in metrics}
-    while left:
-        place, holder = left.pop(0)
-        if id(holder) in seen:
-            continue
-        seen.add(id(holder))
-        yield place, holder
-        more = {} if isinstance(holder, nn.Module) and not users(holder) else vars(holder)
-        left += [(f"{place}.{name}", value) for name, value in more.items() if name not in OWN and keeper_of(value)]
+    queue: list[tuple[str, Any]] = [("task", task)]
+    count = Counter[str]()
+    for callback in trainer.callbacks:
+        if is_users_own(callback) and not is_overridden("state_dict", callback):
+            name = type(callback).__name__
+            queue.append((f"{name}{count[name] or ''}", callback))  # several of one class by their order
+            count[name] += 1
+    for name, part in task.named_modules():
+        if is_users_own(part) and not isinstance(part, Metric | MetricCollection):  # which have a state of their own
+            queue.append((f"task.{name}", part))
+    seen = set()
+    for place, holder in queue:  # which grows meanwhile
+        if id(holder) not in seen:
+            seen.add(id(holder))
+            yield place, holder
+            kept = {name: value for name, value in vars(holder).items() if name not in OWN and is_holder(value)}
+            queue += [(f"{place}.{name}", value) for name, value in kept.items()]
 
 
-def users(value: Any) -> bool:
+def is_users_own(value: Any) -> bool:
     """Whether an object's class is the user's own."""
     return type(value).__module__.split(".")[0] not in LIBRARIES
 
 
-def keeper_of(value: Any) -> bool:
+def is_holder(value: Any) -> bool:
     """Whether an object of the user's own has attributes to look at: an average, a counter."""
-    kinds = (nn.Module, type, Dataset, DataLoader, LightningDataModule, Trainer)
-    return users(value) and hasattr(value, "__dict__") and not isinstance(value, kinds) and not callable(value)
+    return (
+        is_users_own(value) and hasattr(value, "__dict__") and not isinstance(value, NO_HOLDERS) and not callable(value)
+    )
 
 
-def mark(value: Any, plain: bool) -> Any:
-    """What tells a value from a later one: itself or its bytes; of what is no data its state or its parts."""
+def mark(value: Any, plain: bool) -> tuple:
+    """What tells a value from a later one: its bytes; of what is no plain data its parts, or which object it is."""
     if plain and type(value) in SCALARS:
-        return value
-    if plain:
-        torch.save(value, buffer := io.BytesIO())
-        return buffer.getvalue()
-    for kind, state in GENERATORS.items():
-        if isinstance(value, kind):
-            return state(value)
-    if isinstance(value, list | tuple | set | deque | dict):
-        return list(value.values() if isinstance(value, dict) else value)
-    return type(value) if keeper_of(value) else [value]
-
-
-def same(one: Any, other: Any) -> bool:
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
-    return type(one) is type(other) and one == other
+        return type(value), value
+    if plain or isinstance(value, GENERATORS):
+        torch.save(value, buffer := io.BytesIO())  # pickle alone writes other bytes for an equal tensor
+        return type(value), buffer.getvalue()
+    if is_holder(value):  # whose attributes are looked at
+        return (type(value),)
+    if isinstance(value, dict):
+        value = list(value.values())
+    parts = value if isinstance(value, list | tuple | set | deque) else [value]
+    return tuple((id(part), part) for part in parts)  # which are kept, or another object could get the number
 
 
 def encode(value: Any) -> Any:
@@ -148,7 +131,7 @@ def encode(value: Any) -> Any:
     kind = type(value)
     if kind in SCALARS:
         return value
-    if isinstance(value, Tensor) and kind in (Tensor, nn.Parameter):
+    if kind in (Tensor, nn.Parameter):
         copy = value.detach().to("cpu", copy=True)
         return copy if value.device.type == "cpu" else {KIND: "tensor", "data": copy}
     if kind in (list, tuple, set):
@@ -157,7 +140,7 @@ def encode(value: Any) -> Any:
         return kind({encode(key): encode(child) for key, child in value.items()})
     if kind is deque:
         return {KIND: "deque", "data": encode(list(value)), "maxlen": value.maxlen}
-    if kind is defaultdict and getattr(value.default_factory, "__name__", "") in FACTORIES:
+    if kind is defaultdict and value.default_factory in FACTORIES.values():
         return {KIND: "defaultdict", "data": encode(dict(value)), "factory": value.default_factory.__name__}
     if isinstance(value, np.ndarray | np.generic):
         return {KIND: "numpy", "data": torch.from_numpy(np.array(value))}
@@ -167,19 +150,20 @@ def encode(value: Any) -> Any:
 def decode(value: Any, device: torch.device) -> Any:
     """The way back from `encode`, with what was on a device on this one."""
     kind = type(value)
-    if kind in (list, tuple, set):
-        return kind(decode(child, device) for child in value)
     if kind is Tensor:
         return value.clone()
+    if kind in (list, tuple, set):
+        return kind(decode(child, device) for child in value)
     if kind not in (dict, OrderedDict, Counter):
         return value
-    what, data = value.get(KIND), value.get("data")
-    if what == "tensor":
-        return data.to(device)
-    if what == "deque":
-        return deque(decode(data, device), value["maxlen"])
-    if what == "defaultdict":
-        return defaultdict(FACTORIES[value["factory"]], decode(data, device))
-    if what == "numpy":
-        return data.numpy().copy()[()]
-    return kind({decode(key, device): decode(child, device) for key, child in value.items()})
+    data = {decode(key, device): decode(child, device) for key, child in value.items()}
+    match data.get(KIND):
+        case "tensor":
+            return data["data"].to(device)
+        case "deque":
+            return deque(data["data"], data["maxlen"])
+        case "defaultdict":
+            return defaultdict(FACTORIES[data["factory"]], data["data"])
+        case "numpy":
+            return data["data"].numpy()[()]
+    return kind(data)

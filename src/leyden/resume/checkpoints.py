@@ -11,15 +11,17 @@ from typing import Any
 
 import torch
 from lightning.fabric.plugins import TorchCheckpointIO
-from torch import nn
+from omegaconf import OmegaConf
+from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.tensor import DTensor
 
 from leyden import UserError
 from leyden.files import replacing
-from leyden.resume import plain_data
 
 log = logging.getLogger(__name__)
+NEEDED = {"step", "best", "inexact", "metrics", "running", "files"}  # of an entry `leyden` that a run goes on from
+HYPER_PARAMETERS = {"hyper_parameters": "hparams_type", "datamodule_hyper_parameters": "datamodule_hparams_type"}
 
 
 def read(path: Path | str) -> dict[str, Any]:
@@ -37,8 +39,11 @@ def read(path: Path | str) -> dict[str, Any]:
 def plain(path: Path | str) -> Any:
     """What torch.save wrote, if it is plain data and each byte is what was written: torch itself checks no CRC."""
     try:
-        if Path(path).exists() and zipfile.is_zipfile(path):  # else torch's old format, or no checkpoint
-            check(path)
+        if zipfile.is_zipfile(path):  # else torch's old format, or no checkpoint
+            with zipfile.ZipFile(path) as archive:
+                unread = [info.filename for info in archive.infolist() if info.external_attr]  # torch leaves these out
+                if damaged := archive.testzip() or next(iter(unread), None):
+                    raise zipfile.BadZipFile(f"{damaged} is not what was written")
         return torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError as error:
         raise UserError(f"There is no checkpoint {path}.") from error
@@ -50,14 +55,6 @@ def plain(path: Path | str) -> Any:
         raise UserError(f"The checkpoint {path} {what}.") from error
 
 
-def check(path: Path | str) -> None:
-    """Raises BadZipFile if a part is not what was written, or so marked that torch would leave it out."""
-    with zipfile.ZipFile(path) as archive:
-        odd = [info.filename for info in archive.infolist() if info.external_attr]
-        if damaged := archive.testzip() or next(iter(odd), None):
-            raise zipfile.BadZipFile(f"{damaged} is not what was written")
-
-
 def newest(folder: Path, asked: str = "") -> tuple[Path | None, dict[str, Any]]:
     """The checkpoint that a run goes on from, and its entry `leyden`: the one asked for, or the newest that is whole;
     None and nothing where none was ever written that a run can go on from.
@@ -65,45 +62,31 @@ def newest(folder: Path, asked: str = "") -> tuple[Path | None, dict[str, Any]]:
     Raises:
         UserError: the one asked for is damaged, or holds weights alone; there are checkpoints, but none is whole.
     """
-    if asked.endswith(".ckpt"):
-        if not resumable(content := read(asked)):
-            raise UserError(f"No run can go on from {asked}, which holds weights alone; type init_from={asked}.")
-        return Path(asked), content["leyden"]
+    alone = asked.endswith(".ckpt")
     faults: list[str] = []
-    lost = False
-    for path in sorted(folder.glob("*.ckpt"), key=lambda path: path.name != "last.ckpt"):
+    for path in [Path(asked)] if alone else sorted(folder.glob("*.ckpt"), key=lambda path: path.name != "last.ckpt"):
         try:
-            content = read(path)
+            entry = read(path).get("leyden")
         except UserError as error:
-            faults, lost = [*faults, str(error)], True
+            faults.append(str(error))
             continue
-        if resumable(content):
+        entry = entry if isinstance(entry, dict) else {}  # of another program
+        if entry.get("resumable") and entry.keys() >= NEEDED:
             if faults:
                 log.warning("%s", " ".join(faults))
             log.info("going on from %s", path.name)
-            return path, content["leyden"]
-        faults.append(f"{path} holds weights alone; init_from={path} starts a new run from them.")
-        lost |= not first(content)
-    if lost:
+            return path, entry
+        if alone or not entry.get("first"):
+            faults.append(f"{path} holds weights alone; init_from={path} starts a new run from them.")
+    if alone:
+        raise UserError(faults[0])
+    if faults:
         raise UserError(
             f"No run can go on from what is in {folder}; delete that folder to start again from the first step, or "
             f"start a new run under another name. {' '.join(faults)}"
         )
     log.warning("There is no checkpoint in %s yet; the run starts from its first step.", folder)
     return None, {}
-
-
-def resumable(content: dict[str, Any]) -> bool:
-    """Whether a run can go on from what a checkpoint holds."""
-    entry = content.get("leyden")
-    needed = {"loops", "callbacks", "optimizer_states", "lr_schedulers", "pytorch-lightning_version"} <= content.keys()
-    return needed and isinstance(entry, dict) and bool(entry.get("resumable")) and {"files", "running"} <= entry.keys()
-
-
-def first(content: dict[str, Any]) -> bool:
-    """Whether weights alone, of a validation inside an accumulation, were written before there was any last.ckpt."""
-    entry = content.get("leyden")
-    return isinstance(entry, dict) and entry.get("before") is False
 
 
 def load(module: nn.Module, path: Path | str, strict: bool = True) -> None:
@@ -115,51 +98,66 @@ def load(module: nn.Module, path: Path | str, strict: bool = True) -> None:
         UserError: it cannot be read, its names and shapes are not those of the module, or none fits.
     """
     content, own = plain(path), module.state_dict()
-    weights = content.get("state_dict", content) if isinstance(content, dict) else {}
-    weights = {
-        str(name).removeprefix("module."): value for name, value in weights.items() if isinstance(value, torch.Tensor)
-    }
-    weights = {
-        name if name in own or f"model.{name}" not in own else f"model.{name}": weights[name] for name in weights
-    }
-    if not weights:
-        raise UserError(f"{path} holds no weights; it needs a state_dict.")
-    learned = weights.keys() & dict(module.named_parameters()).keys()  # a buffer may hold NaN for what is missing
-    if sick := [name for name in sorted(learned) if not weights[name].isfinite().all()]:
-        raise UserError(f"{path} holds numbers that are not finite, in {sick[0]}; take other weights.")
-    shapes = {
-        f"{name} {[*weights[name].shape]} instead of {[*own[name].shape]}": name
-        for name in own.keys() & weights.keys()
-        if weights[name].shape != own[name].shape
-    }
-    wrong = {
-        "missing": own.keys() - weights.keys(),
-        "unexpected": weights.keys() - own.keys(),
-        "of another shape": shapes,
-    }
-    said = "; ".join(f"{what}: {', '.join(sorted(names))}" for what, names in wrong.items() if names)
-    fitting = {name: value for name, value in weights.items() if name in own and name not in shapes.values()}
-    if said and (strict or not fitting):
-        raise UserError(
-            f"The weights in {path} do not fit this model: {said}" + "; strict=false takes what fits." * bool(fitting)
-        )
-    if said:
-        log.warning("Of %s only what fits was taken; %s.", path, said)
+    given = content.get("state_dict", content) if isinstance(content, dict) else {}
+    weights: dict[str, Any] = {}
+    for name, value in given.items():
+        if isinstance(value, Tensor):
+            name = str(name).removeprefix("module.")
+            weights[name if name in own or f"model.{name}" not in own else f"model.{name}"] = value
+    fitting = {name: value for name, value in weights.items() if name in own and own[name].shape == value.shape}
+    if not fitting:
+        raise UserError(f"{path} holds no weights that fit this model.")
+    if other := sorted((weights.keys() | own.keys()) - fitting.keys()):
+        if strict:
+            names = ", ".join(other)
+            raise UserError(
+                f"{path} does not fit this model, in which {names} are missing, or too many, or of another shape; "
+                "strict=false takes what fits."
+            )
+        log.warning("Of %s only what fits was taken, not %s.", path, ", ".join(other))
     if any(isinstance(value, DTensor) for value in own.values()):  # divided among devices
-        options = StateDictOptions(full_state_dict=True, strict=not said)
-        set_model_state_dict(module, fitting, options=options)
+        set_model_state_dict(module, fitting, options=StateDictOptions(full_state_dict=True, strict=strict))
     else:
-        module.load_state_dict(fitting, strict=not said)
+        module.load_state_dict(fitting, strict=strict)
 
 
-def sha256(state_dict: dict[str, torch.Tensor]) -> str:
+def sha256(state_dict: dict[str, Tensor]) -> str:
     """The hash of names and raw bytes, sorted by name."""
     digest = hashlib.sha256()
     for name in sorted(state_dict):
         digest.update(name.encode())
-        raw = state_dict[name].detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        value = state_dict[name].detach()
+        raw = (
+            (value.full_tensor() if isinstance(value, DTensor) else value)
+            .cpu()
+            .contiguous()
+            .reshape(-1)
+            .view(torch.uint8)
+        )
         digest.update(raw.numpy().data)
     return digest.hexdigest()
+
+
+def is_plain(value: Any) -> bool:
+    """Whether torch loads it as data: numbers, text, None, tensors, and lists, tuples and dicts of these."""
+    if type(value) in (list, tuple):
+        return all(map(is_plain, value))
+    if type(value) is dict:
+        return all(is_plain(key) and is_plain(child) for key, child in value.items())
+    return type(value) in (bool, int, float, str, type(None), Tensor)
+
+
+def leave_out_objects(checkpoint: dict[str, Any]) -> list[str]:
+    """Let a checkpoint keep its plain hyper-parameters; the names of the others."""
+    left_out: list[str] = []
+    for key in HYPER_PARAMETERS.keys() & checkpoint.keys():
+        checkpoint.pop(HYPER_PARAMETERS[key], None)  # the class of the container
+        given = checkpoint[key]
+        if OmegaConf.is_config(given):
+            given = OmegaConf.to_container(given, resolve=True)
+        left_out += [name for name, value in given.items() if not is_plain(value)]
+        checkpoint[key] = {name: value for name, value in given.items() if is_plain(value)}
+    return left_out
 
 
 class AtomicIO(TorchCheckpointIO):
@@ -168,12 +166,12 @@ class AtomicIO(TorchCheckpointIO):
     The first file is read back, so that what cannot be read is found before a run relies on it.
 
     Args:
-        tell: stores what was left out
+        update_record: changes fields of run.json
     """
 
-    def __init__(self, tell: Callable[..., None] | None = None):
+    def __init__(self, update_record: Callable[..., None] | None = None):
         super().__init__()
-        self.tell, self.first = tell, True
+        self.update_record, self.first = update_record, True
 
     def load_checkpoint(self, path: Any, *_: Any, **__: Any) -> dict[str, Any]:
         return read(path)
@@ -184,12 +182,11 @@ class AtomicIO(TorchCheckpointIO):
         Raises:
             UserError: the file cannot be written, or holds what cannot be read again.
         """
-        path, left_out = Path(path), plain_data.leave_out(checkpoint)
-        if self.first and left_out:
+        path, left_out = Path(path), leave_out_objects(checkpoint)
+        if self.first and left_out and self.update_record:
             names = ", ".join(left_out)
             log.warning("The checkpoints hold no %s: hyper-parameters that are objects, and no plain data.", names)
-            if self.tell:
-                self.tell(hyper_parameters_left_out=left_out)
+            self.update_record(hyper_parameters_left_out=left_out)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with replacing(path, synced=True) as beside:
@@ -201,6 +198,7 @@ class AtomicIO(TorchCheckpointIO):
         except (OSError, RuntimeError) as error:  # torch says RuntimeError when a disk is full
             raise UserError(f"The checkpoint {path} cannot be written ({error}); the one before is whole.") from error
         except (UserError, pickle.PicklingError, AttributeError, TypeError) as error:  # read back, or not even written
-            if fault := plain_data.fault(checkpoint):
-                raise UserError(f"The checkpoint {path} could not be loaded again: {fault}.") from error
-            raise
+            raise UserError(
+                f"The checkpoint {path} could not be loaded again, as a state_dict or on_save_checkpoint gives more "
+                f"than numbers, text, tensors, and lists and dicts of these: {' '.join(str(error).split())}"
+            ) from error

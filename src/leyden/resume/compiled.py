@@ -18,8 +18,7 @@ class Listener(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if "hit config" in str(record.msg):
             name = next((str(part) for part in record.args or () if "(" in str(part)), "a function")
-            limits.append(f"torch.compile met its limit of recompilations in {name}, and what it does then depends on "
-                          "the order of the sizes that it has seen; type task.compile=false")  # fmt: skip
+            limits.append(f"torch.compile met its limit of recompilations in {name}; type task.compile=false")
 
 
 @contextmanager
@@ -33,16 +32,11 @@ def by_the_run_alone() -> Iterator[None]:
     limits.clear()
     listener, logger = Listener(), logging.getLogger("torch._dynamo.convert_frame")
     logger.addHandler(listener)
-    before, equal = config.get_config_copy(), shapes.use_duck_shape
-    config.automatic_dynamic_shapes = config.automatic_dynamic_local_pgo = shapes.use_duck_shape = False
+    sizes = config.patch(automatic_dynamic_shapes=False, automatic_dynamic_local_pgo=False)
     try:
-        yield
+        with sizes, shapes.patch(use_duck_shape=False):
+            yield
     finally:
-        after = config.get_config_copy()
-        for name, value in before.items():
-            if after[name] != value:  # to read or set the deprecated ones warns
-                setattr(config, name, value)
-        shapes.use_duck_shape = equal
         logger.removeHandler(listener)
 
 

@@ -1,5 +1,6 @@
 """Orders and seeds as pure functions of counters, so that nothing depends on what ran before."""
 
+import os
 import random
 import signal
 from collections.abc import Callable, Iterator
@@ -9,12 +10,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from lightning import Trainer
+from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor
 from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
+from leyden.lightning_internals import fetcher
+
 MASK = 2**64 - 1
 POOL = 50  # batches of a shuffled pool that is sorted by length
+LOADERS = ("train_dataloader", "val_dataloader", "test_dataloader", "predict_dataloader")
 
 
 def mix(*counters: int) -> int:
@@ -35,12 +41,9 @@ def generator(*counters: int) -> torch.Generator:
 @contextmanager
 def seeded(*counters: int) -> Iterator[None]:
     """Draw from the counters inside, and leave torch's own generator as it was."""
-    state = torch.get_rng_state()
-    torch.manual_seed(mix(*counters))
-    try:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(mix(*counters))
         yield
-    finally:
-        torch.set_rng_state(state)
 
 
 def reseed(*counters: int) -> None:
@@ -58,17 +61,9 @@ def reseed(*counters: int) -> None:
 @contextmanager
 def isolated(*counters: int) -> Iterator[None]:
     """Draw from the counters inside, with torch, numpy or random, and leave all their generators as they were."""
-    states = torch.get_rng_state(), np.random.get_state(), random.getstate()
-    of_cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-    reseed(*counters)
-    try:
+    with isolate_rng(include_cuda=torch.cuda.is_initialized()):
+        reseed(*counters)
         yield
-    finally:
-        torch.set_rng_state(states[0])
-        np.random.set_state(states[1])
-        random.setstate(states[2])
-        if of_cuda:
-            torch.cuda.set_rng_state_all(of_cuda)
 
 
 # orders of an epoch: int64 indices
@@ -115,61 +110,92 @@ class Order(DistributedSampler):
         return iter(order[self.rank :: self.world][: len(self)][skip:].tolist())
 
 
-def deaf(worker: int, then: Callable[[int], None]) -> None:
+class Share(DistributedSampler):
+    """What one rank has of the order that a user's own sampler gives; all ranks draw alike.
+
+    With `equal` the order begins again where the ranks would have different numbers of samples, as in training, where
+    they step together; without it each sample counts once.
+    """
+
+    def __init__(self, order: Any, rank: int, world: int, equal: bool):
+        self.order, self.rank, self.world, self.equal, self.epoch = order, rank, world, equal, 0
+        self.seed = int(os.environ.get("PL_GLOBAL_SEED", 0))
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+        if hasattr(self.order, "set_epoch"):
+            self.order.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        length = len(self.order)
+        return -(-length // self.world) if self.equal else len(range(self.rank, length, self.world))
+
+    def __iter__(self) -> Iterator[Any]:
+        with isolated(self.seed, self.epoch):
+            order = list(self.order)
+        if self.equal:
+            order = [order[i % len(order)] for i in range(len(self) * self.world)]
+        return iter(order[self.rank :: self.world])
+
+    def even(self, batch_size: int) -> int:
+        """The largest size, up to this one, in which all ranks have as many batches, where there is one.
+
+        What a user's step sends to the other ranks would wait for one that has no batch left.
+        """
+        most, least = -(-len(self.order) // self.world), len(self.order) // self.world
+        sizes = (size for size in range(batch_size, 0, -1) if -(-most // size) == -(-least // size))
+        return batch_size if self.equal else next(sizes, batch_size)
+
+
+# a user's own datamodule
+
+
+def ignore_signals_in_worker(worker: int, then: Callable[[int], None]) -> None:
     """Let a loader's worker leave signals to the process that it works for: Ctrl-C reaches all of them."""
-    for name in ("SIGINT", "SIGTERM", "SIGUSR1"):
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), signal.SIG_IGN)
+    for name in {"SIGINT", "SIGTERM", "SIGUSR1"} & {*dir(signal)}:
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
     then(worker)
 
 
-def once(datamodule: Any, begin: Callable[[int], None], seed: int = 0) -> Any:
+def seed_hooks(datamodule: Any, begin: Callable[[int], None], seed: int = 0) -> Any:
     """Let each hook of a datamodule that may cut splits draw from the seed, and its workers ignore signals.
 
     `begin`: what a worker begins with where its loader does not say.
     """
 
-    def unheard(loader: Any) -> Any:
+    def quiet(loader: Any) -> Any:
         if isinstance(loader, DataLoader) and loader.num_workers:
-            loader.worker_init_fn = partial(deaf, then=loader.worker_init_fn or begin)
+            loader.worker_init_fn = partial(ignore_signals_in_worker, then=loader.worker_init_fn or begin)
         return loader
 
-    def wrapped(name: str, *steps: Callable[[Any], Any]) -> Callable[..., Any]:
+    def seeded_hook(name: str) -> Callable[..., Any]:
         method = getattr(datamodule, name)
 
         @wraps(method)
-        def seeded_hook(*arguments: Any, **keywords: Any) -> Any:
-            epoch = loading_epoch(datamodule) if name == "train_dataloader" else 0
-            with isolated(seed, epoch) if epoch else isolated(seed):
-                found = method(*arguments, **keywords)
-            for step in steps:
-                found = tree_map(step, found)
-            return found
+        def hook(*arguments: Any, **keywords: Any) -> Any:
+            trainer = getattr(datamodule, "trainer", None)
+            every = trainer.reload_dataloaders_every_n_epochs if trainer else 0
+            epoch = trainer.current_epoch // every * every if every and name == "train_dataloader" else 0
+            with isolated(seed, epoch):  # loaders that are made anew may draw other samples
+                return tree_map(quiet, method(*arguments, **keywords))
 
-        return seeded_hook
+        return hook
 
-    loaders = ("train_dataloader", "val_dataloader", "test_dataloader", "predict_dataloader")
-    for name in (*loaders, "setup", "prepare_data"):
+    for name in (*LOADERS, "setup", "prepare_data"):
         if hasattr(datamodule, name):
-            setattr(datamodule, name, wrapped(name, *[unheard] * (name in loaders)))
+            setattr(datamodule, name, seeded_hook(name))
     return datamodule
 
 
-def loading_epoch(datamodule: Any) -> int:
-    """The epoch that training loaders are made for, where they are made anew: they may draw other samples then."""
-    trainer = getattr(datamodule, "trainer", None)
-    every = trainer.reload_dataloaders_every_n_epochs if trainer else 0
-    return trainer.current_epoch // every * every if every else 0
-
-
-def why_not(loader: Any) -> str | None:
+def why_not(loader: Any, world: int = 1) -> str | None:
     """Why a loader's order is no function of seed and epoch; None where it is."""
+    each = "; each of the ranks reads all of it unless it divides its samples among them itself" * (world > 1)
     if not isinstance(loader, DataLoader):
-        return f"a {type(loader).__name__} gives the batches, which is no DataLoader of torch"
+        return f"a {type(loader).__name__} gives the batches, which is no DataLoader of torch{each}"
     if isinstance(loader.dataset, IterableDataset):
-        return f"{type(loader.dataset).__name__} is an IterableDataset, which alone knows its order"
+        return f"{type(loader.dataset).__name__} is an IterableDataset, which alone knows its order{each}"
     for sampler in (loader.sampler, loader.batch_sampler):
-        sampler = getattr(sampler, "shared", sampler)  # of lightning_internals.Share
+        sampler = sampler.order if isinstance(sampler, Share) else sampler
         if not isinstance(sampler, Order | None) and not type(sampler).__module__.startswith("torch.utils.data."):
             return f"{type(sampler).__name__} is not a sampler of torch or of leyden"
     if loader.persistent_workers and not isinstance(loader.sampler, Order):
@@ -177,20 +203,20 @@ def why_not(loader: Any) -> str | None:
     return None
 
 
-def fast_forward(trainer: Any, seed: int) -> None:
+def fast_forward(trainer: Trainer, seed: int) -> None:
     """Set the training loaders to the batch that a fit begins or goes on with.
 
     Lightning opens them before the counters of a checkpoint are restored. Orders of ours skip; what other samplers
     give is drawn again, up to that batch.
     """
-    loop, fetcher = trainer.fit_loop, trainer.fit_loop._data_fetcher
-    progress, loaders = loop.epoch_loop.batch_progress, fetcher.combined_loader.flattened
+    loop, source = trainer.fit_loop, fetcher(trainer)
+    progress, loaders = loop.epoch_loop.batch_progress, source.combined_loader.flattened
     done, orders = progress.current.completed, [getattr(loader, "sampler", None) for loader in loaders]
     ours = all(isinstance(order, Order) for order in orders)
     if ours and not loop.restarting:
         return
     if loop.restarting and progress.is_last_batch:
-        fetcher.iterator = iter(())  # the epoch has no batch left, whatever the loader has
+        source.iterator = iter(())  # the epoch has no batch left, whatever the loader has
         return
     for loader, order in zip(loaders, orders, strict=True):
         if hasattr(order, "set_epoch"):
@@ -198,7 +224,7 @@ def fast_forward(trainer: Any, seed: int) -> None:
         if isinstance(order, Order):
             order.skip = done * loader.batch_size
     reseed(seed, ~trainer.current_epoch)
-    iter(fetcher)
+    iter(source)
     if not ours:
         for _ in range(done):
-            next(fetcher.iterator)
+            next(source.iterator)

@@ -9,21 +9,20 @@ from typing import Any
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
-from torch.optim import Optimizer
 
-from leyden import UserError, lightning_internals
-from leyden.resume import exact, moment
+from leyden import UserError
+from leyden.lightning_internals import gather, logged
+from leyden.resume import exact, snapshot
 from leyden.resume.attributes import Attributes
-from leyden.resume.guard import Guard
-from leyden.resume.stop import Stop
+from leyden.resume.stopping import Guard, Stop
 
 log = logging.getLogger(__name__)
 
 
 class Keeper(Callback):
-    """Writes last.ckpt and best.ckpt: always the moment after an optimizer step, whatever followed it to be redone.
+    """Checkpoints right after `optimizer.step()`; later hooks run again on resume.
 
-    A moment is reached when the step's values are logged, and before anything else happens: a validation, the next
+    A snapshot is captured when the step's values are logged, and before anything else happens: a validation, the next
     batch, the end of the epoch. The keeper must be the first callback, so that no other has seen more.
 
     Args:
@@ -52,64 +51,58 @@ class Keeper(Callback):
         write: bool = True,
         judge: Callable[[float, int], bool] | None = None,
     ):
-        self.directory, self.folder, self.write = Path(directory), Path(directory, "checkpoints"), write
-        self.monitor, self.mode, self.objective, self.config = monitor, mode, objective or monitor, config
+        self.directory, self.write, self.config = Path(directory), write, config
+        self.monitor, self.mode, self.objective = monitor, mode, objective or monitor
         self.every_n_steps, self.seed, self.exact = every_n_steps, seed, exact
         self.best: dict[str, Any] = {}  # monitor, value, epoch, step, objective, checkpoint
-        self.step, self.saved = 0, -1  # optimizer steps: done, and in last.ckpt
+        self.step, self.saved, self.over = 0, -1, False  # optimizer steps: done, in last.ckpt; nothing is left to do
         self.aligned, self.due = True, False  # the last batch ended in an optimizer step; save by every_n_steps
-        self.moment: dict[str, Any] = {}  # what later hooks will change, as it was after the step
+        self.snapshot: dict[str, Any] = {}  # what later hooks will change, as it was after the step
         self.restored: dict[str, Any] = {}  # the entry `leyden` of the checkpoint that the run goes on from
         self.fixed: dict[str, Any] = {}  # what the run must not change while it goes on
-        self.changed = ""  # why the numbers will not be those of an unbroken run
+        self.inexact: list[str] = []  # why the numbers will not be those of an unbroken run
         self.before: set[str] = set()  # names of what was logged before a validation
-        self.weights: dict[str, Any] | None = None  # those of a validation inside an accumulation
         self.stop, self.guard, self.attributes = Stop(), Guard(judge), Attributes()
 
     def setup(self, trainer: Trainer, task: LightningModule, stage: str) -> None:
-        moment.agree(trainer, self.config)
-
-    def on_fit_start(self, trainer: Trainer, task: LightningModule) -> None:
-        self.attributes.begin(trainer, task)
+        if len(set(gather(trainer, self.config))) > 1:
+            raise UserError("The ranks have different configs; start them all by one command, with one seed.")
 
     # what is best
 
     def on_sanity_check_end(self, trainer: Trainer, task: LightningModule) -> None:
         if any(trainer.num_sanity_val_batches):
-            self.require(trainer, task)
+            self.check_names(trainer)
 
-    def require(self, trainer: Trainer, task: LightningModule) -> None:
+    def check_names(self, trainer: Trainer) -> None:
         """Find a misspelt monitor before it costs an epoch; a task that logs nothing in validation needs none.
 
         Raises:
             UserError: the monitor or the objective is not among the values that the task logs.
         """
-        if not (names := set(lightning_internals.logged(trainer))) - self.before:
-            return
-        counted: Any = getattr(task, "counted", None)  # of a task of another kind nobody knows before its epoch ends
-        ours = {self.monitor, self.objective} if counted is None else {f"train/{name}" for name in ["loss", *counted]}
-        names |= {name for name in ours if name.startswith("train/")}
+        names = set(logged(trainer))
         for key, name in (("objective", self.objective), ("checkpoint.monitor", self.monitor)):
-            if name not in names:
+            unknown = name not in names and not name.startswith("train/")  # which nobody knows before the epoch ends
+            if unknown and names - self.before:
                 raise UserError(f"{key}={name} is not logged; choose one of {', '.join(sorted(names))}.")
 
     def on_validation_end(self, trainer: Trainer, task: LightningModule) -> None:
         if trainer.state.fn == "fit" and not trainer.sanity_checking:
-            self.require(trainer, task)
+            self.check_names(trainer)
             if not self.monitor.startswith("train/"):
-                self.consider(trainer, task)
+                self.consider(trainer)
 
-    def conclude(self, trainer: Trainer, task: LightningModule) -> None:
+    def consider_training(self, trainer: Trainer) -> None:
         """Judge the epoch by its training, once the task has logged it; `Records` calls this."""
         if self.monitor.startswith("train/"):
-            if self.monitor not in lightning_internals.logged(trainer):
+            if self.monitor not in logged(trainer):
                 raise UserError(f"checkpoint.monitor={self.monitor} is not logged by the task.")
-            self.consider(trainer, task)
+            self.consider(trainer)
 
-    def consider(self, trainer: Trainer, task: LightningModule) -> None:
+    def consider(self, trainer: Trainer) -> None:
         """Keep the weights when their monitored value is the best so far, the later of equals; NaN never is."""
-        values = lightning_internals.logged(trainer)  # the same on all ranks, which save together
-        self.guard.ask(trainer, values.get(self.objective))
+        values = logged(trainer)  # the same on all ranks, which save together
+        self.guard.consider_pruning(trainer, values.get(self.objective))
         value = values.get(self.monitor, math.nan)
         sign = -1 if self.mode == "min" else 1
         if math.isnan(value) or (self.best and sign * value < sign * self.best["value"]):
@@ -117,12 +110,9 @@ class Keeper(Callback):
         self.best = {"monitor": self.monitor, "value": value, "epoch": trainer.current_epoch, "step": self.step}
         if self.objective in values:
             self.best["objective"] = values[self.objective]
-        self.best |= {"checkpoint": "checkpoints/best.ckpt"} if self.write else {}
-        if self.write and self.aligned:
+        if self.write:
+            self.best["checkpoint"] = "checkpoints/best.ckpt"
             self.save(trainer, "best.ckpt")
-        elif self.write and trainer.is_global_zero:  # weights that no run can go on from
-            content = {"state_dict": self.weights, "leyden": self.entry(trainer)}
-            trainer.strategy.checkpoint_io.save_checkpoint(content, self.folder / "best.ckpt")
 
     # when it is safe to save
 
@@ -135,93 +125,87 @@ class Keeper(Callback):
         self.reseed(trainer)  # for the loading of the next batch, too
 
     def on_train_batch_start(self, trainer: Trainer, task: LightningModule, batch: Any, batch_idx: int) -> None:
-        self.attributes.go_on(trainer, task)
+        self.attributes.restore(trainer, task)
         if batch_idx == 0:
             self.reseed(trainer)
         elif self.aligned and (self.stop.agreed(trainer) or self.due):
-            self.pause(trainer, task)
+            self.save_last(trainer, task)
 
     def on_validation_start(self, trainer: Trainer, task: LightningModule) -> None:
         self.before = set(trainer.callback_metrics)
         if trainer.state.fn == "fit" and not trainer.sanity_checking and self.aligned:
-            self.pause(trainer, task)
+            self.save_last(trainer, task)
 
     def on_validation_batch_end(self, trainer: Trainer, *_: Any) -> None:
-        if self.aligned and not trainer.sanity_checking:
+        if self.aligned and not trainer.sanity_checking and not self.ended(trainer):
             self.stop.leave()  # last.ckpt is of before the validation
-
-    def on_validation_epoch_end(self, trainer: Trainer, task: LightningModule) -> None:
-        if not self.aligned:
-            self.weights = {name: value.clone() for name, value in task.state_dict().items()}
 
     def on_train_epoch_end(self, trainer: Trainer, task: LightningModule) -> None:
         if trainer.fit_loop.restarting:  # else a plateau schedule misses the first epoch after a resume
             trainer.fit_loop.on_iteration_done()
-        if self.aligned and self.ended(trainer):
-            self.moment = moment.take(trainer, task, self)  # on_train_end saves: nothing is done again then
-        elif self.aligned:
-            self.pause(trainer, task)
+        if self.aligned:
+            self.save_last(trainer, task)
 
     def on_train_end(self, trainer: Trainer, task: LightningModule) -> None:
-        if self.ended(trainer) and self.write and self.saved != self.step:
-            self.moment["files"] = moment.lengths(trainer, self.directory)
+        if self.ended(trainer):
+            self.over, self.snapshot["files"] = True, snapshot.lengths(trainer, self.directory)
             self.save(trainer, "last.ckpt")
+            self.stop.agreed(trainer)
+            self.stop.leave()
         if not self.best and trainer.is_global_zero:
             log.warning("%s was never logged as a number; there is no best.ckpt, the last weights count.", self.monitor)
 
     def ended(self, trainer: Trainer) -> bool:
-        """Whether max_steps are done, after which Lightning starts no fit again."""
+        """Whether max_steps are done: then Lightning runs nothing again, so that only `on_train_end` may save."""
         return 0 < trainer.max_steps <= self.step
 
-    def pause(self, trainer: Trainer, task: LightningModule) -> None:
+    def save_last(self, trainer: Trainer, task: LightningModule) -> None:
         """Write last.ckpt, once for each step; leave if a signal came."""
         self.stop.agreed(trainer)
+        ended = self.ended(trainer)  # `on_train_end` saves then, and leaves
         if self.saved != self.step:
-            self.moment = moment.take(trainer, task, self)
+            self.snapshot = snapshot.capture(trainer, task, self.attributes, self.directory)
+            self.inexact = list(dict.fromkeys(self.inexact + self.snapshot.pop("lost")))
             self.saved, self.due = self.step, False
-            if self.write:
+            if not ended:
                 self.save(trainer, "last.ckpt")
-        self.stop.leave()
+        if not ended:
+            self.stop.leave()
 
     def save(self, trainer: Trainer, name: str) -> None:
         self.guard.check(trainer, self.step)
-        trainer.save_checkpoint(self.folder / name)
+        if self.write:
+            trainer.save_checkpoint(self.directory / "checkpoints" / name)
 
     def on_save_checkpoint(self, trainer: Trainer, task: LightningModule, checkpoint: dict[str, Any]) -> None:
-        moment.rewind(checkpoint["loops"]["fit_loop"])
-        checkpoint["callbacks"] = self.moment["callbacks"]
-        checkpoint["leyden"] = self.entry(trainer) | {name: self.moment[name] for name in ("running", "files")}
-
-    def entry(self, trainer: Trainer) -> dict[str, Any]:
-        """What our own readers want to know of a checkpoint."""
-        before = self.saved >= 0 or bool(self.restored)  # there is a last.ckpt, too
-        mine = {"step": self.step, "best": self.best, "resumable": self.aligned, "changed": self.changed}
-        mine |= {"phase": "test" if self.ended(trainer) else "fit", "before": before}
-        return mine | self.fixed | moment.known(trainer)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"best": self.best}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.best = state["best"]
+        first = self.saved < 0 and not self.restored  # there is no last.ckpt yet
+        mine = {"step": self.step, "best": self.best, "inexact": self.inexact, "first": first}
+        mine["resumable"] = self.aligned and (self.over or not self.ended(trainer))
+        mine["phase"] = "test" if self.over else "fit"
+        checkpoint["leyden"] = mine | self.fixed | snapshot.progress(trainer)
+        if self.aligned:  # else the weights alone count: the best, inside an accumulation
+            snapshot.set_counters(checkpoint["loops"]["fit_loop"])
+            checkpoint["callbacks"] = self.snapshot["callbacks"]
+            checkpoint["leyden"] |= {name: self.snapshot[name] for name in ("running", "files")}
 
     # how to go on
 
     def check(self, trainer: Trainer, datamodule: Any, entry: dict[str, Any]) -> None:
         """Before a fit, raises UserError if the run must not go on from a checkpoint with this entry `leyden`."""
-        self.fixed = moment.fixed(trainer, datamodule)  # as asked for: a callback may change the size of the batch
-        self.changed = moment.compare(trainer, self.fixed, entry, self.exact) if entry else ""
+        self.fixed = snapshot.fixed(trainer, datamodule)  # as asked for: a callback may change the size of the batch
+        self.restored, self.best = entry, entry.get("best", {})
+        self.inexact = snapshot.compare(self.fixed, entry, self.exact) if entry else []
 
-    def on_load_checkpoint(self, trainer: Trainer, task: LightningModule, checkpoint: dict[str, Any]) -> None:
-        self.restored = checkpoint["leyden"]
+    def on_fit_start(self, trainer: Trainer, task: LightningModule) -> None:
+        self.attributes.begin(trainer, task)
 
     def on_train_start(self, trainer: Trainer, task: LightningModule) -> None:
-        moment.check_watchers(trainer)
+        snapshot.check_monitors(trainer)
         self.step, self.saved = trainer.global_step, -1
         self.stop.listen()
         if self.restored:
-            self.changed = moment.stretched(trainer, task, self.restored, self.changed)
-            moment.restore(trainer, task, self.restored, self.attributes)
+            self.inexact += snapshot.stretched(trainer, task, self.restored)
+            snapshot.restore(trainer, task, self.restored, self.attributes)
         if trainer.val_dataloaders is not None and not any(trainer.num_val_batches):
             trainer.limit_val_batches = 0  # else Lightning counts an empty validation as one that is due
         exact.fast_forward(trainer, self.seed)
@@ -238,9 +222,6 @@ class Keeper(Callback):
 
     def on_before_backward(self, trainer: Trainer, task: LightningModule, loss: Tensor) -> None:
         self.guard.watch(trainer, loss, self.step)
-
-    def on_before_optimizer_step(self, trainer: Trainer, task: LightningModule, optimizer: Optimizer) -> None:
-        self.guard.protect(trainer, optimizer)
 
     def teardown(self, *_: Any, **__: Any) -> None:
         self.stop.release()

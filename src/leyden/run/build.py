@@ -72,7 +72,7 @@ def data(cfg: DictConfig) -> LightningDataModule:
     tree.seed = same_data.seed(cfg)
     with exact.isolated(tree.seed):
         made = make(tree, "data", tree.data)
-    return made if isinstance(made, DataModule) else exact.once(made, pl_worker_init_function, tree.seed)
+    return made if isinstance(made, DataModule) else exact.seed_hooks(made, pl_worker_init_function, tree.seed)
 
 
 def facts(cfg: DictConfig, datamodule: LightningDataModule) -> None:
@@ -178,7 +178,7 @@ def trainer(cfg: DictConfig, callbacks: list[Callback]) -> Trainer:
         enable_progress_bar=bar,
     )
     compiled.by_no_stopwatch()
-    lightning_internals.join_ranks(built)
+    lightning_internals.join_ranks(built, exact.Share)
     if built.precision != str(cfg.trainer.precision) and built.is_global_zero:
         log.warning("precision=%s is not for this device; running in %s.", cfg.trainer.precision, built.precision)
     return built

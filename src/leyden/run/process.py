@@ -121,7 +121,7 @@ def set_malloc_thresholds() -> None:
 
 @atexit.register
 def end_workers() -> None:
-    """Kill loader processes that an error left behind: `exact.deaf` ones do not hear the SIGTERM that Python sends."""
+    """Kill loader processes that an error left behind: they ignore the SIGTERM that Python sends."""
     for child in multiprocessing.active_children():
         if child.daemon:
             child.kill()

@@ -10,7 +10,7 @@ from lab.models.mlp import MLP
 from lab.tasks.classification import Classification
 from leyden import UserError
 from leyden.resume import checkpoints
-from leyden.resume.guard import Guard
+from leyden.resume.stopping import Guard
 from leyden.run.run import Run
 
 ON = "callbacks=[finite]"

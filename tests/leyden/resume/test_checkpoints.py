@@ -1,18 +1,26 @@
 import os
 import random
+from functools import partial
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from hydra.utils import instantiate
+from omegaconf import OmegaConf, open_dict
 
+from conftest import SMALL
+from foreign.habit import Habit
 from leyden import UserError
 from leyden.resume import checkpoints
+from leyden.run.run import Run
 
 
 def test_a_failed_write_keeps_the_old_file(tmp_path):
     path = tmp_path / "last.ckpt"
     io = checkpoints.AtomicIO()
     io.save_checkpoint({"step": 1, "state_dict": {}}, path)
-    with pytest.raises(UserError, match="step is a function"):
+    with pytest.raises(UserError, match=r"could not be loaded again.*lambda"):
         io.save_checkpoint({"step": lambda: 2}, path)
     assert checkpoints.read(path)["step"] == 1
     assert [entry.name for entry in tmp_path.iterdir()] == ["last.ckpt"]
@@ -80,9 +88,8 @@ def test_what_is_more_than_data_is_named_and_never_runs(tmp_path, monkeypatch):
 
 def put(path, resumable=True, **entry):
     """A checkpoint as the run writes it, but for its content."""
-    parts = dict.fromkeys(("loops", "callbacks", "optimizer_states", "lr_schedulers", "pytorch-lightning_version"))
-    entry = {"resumable": resumable, "files": {}, "running": [], **entry}
-    checkpoints.AtomicIO().save_checkpoint({**parts, "state_dict": {}, "leyden": entry}, path)
+    entry = {"resumable": resumable, **dict.fromkeys(checkpoints.NEEDED), **entry}
+    checkpoints.AtomicIO().save_checkpoint({"state_dict": {}, "leyden": entry}, path)
 
 
 def test_the_newest_whole_checkpoint_is_found(tmp_path, caplog):
@@ -97,13 +104,13 @@ def test_the_newest_whole_checkpoint_is_found(tmp_path, caplog):
 
 def test_checkpoints_that_cannot_be_read_are_never_passed_over(tmp_path):
     assert checkpoints.newest(tmp_path / "none") == checkpoints.newest(tmp_path) == (None, {})
-    put(tmp_path / "best.ckpt", resumable=False, before=False)
+    put(tmp_path / "best.ckpt", resumable=False, first=True)
     assert checkpoints.newest(tmp_path) == (None, {})  # of a validation before the first last.ckpt
     (tmp_path / "last.ckpt").write_bytes(b"")
-    with pytest.raises(UserError, match=r"delete that folder.*last\.ckpt is damaged.*best\.ckpt holds weights alone"):
+    with pytest.raises(UserError, match=r"delete that folder.*last\.ckpt is damaged"):
         checkpoints.newest(tmp_path)
     (tmp_path / "last.ckpt").unlink()
-    put(tmp_path / "best.ckpt", resumable=False, before=True)
+    put(tmp_path / "best.ckpt", resumable=False)
     with pytest.raises(UserError, match=r"best\.ckpt holds weights alone; init_from="):
         checkpoints.newest(tmp_path)
     (tmp_path / "best.ckpt").write_bytes(b"x")
@@ -113,8 +120,8 @@ def test_checkpoints_that_cannot_be_read_are_never_passed_over(tmp_path):
 
 def test_the_first_file_is_read_back(tmp_path):
     io, path = checkpoints.AtomicIO(), tmp_path / "last.ckpt"
-    for what in (Hostile(), lambda: 1):
-        with pytest.raises(UserError, match=r"last\.ckpt could not be loaded again: callbacks\.Mine\.history\.1 is a "):
+    for what, named in ((Hostile(), "system"), (lambda: 1, "lambda")):
+        with pytest.raises(UserError, match=rf"last\.ckpt could not be loaded again.*{named}"):
             io.save_checkpoint({"state_dict": {}, "callbacks": {"Mine": {"history": [1, what]}}}, path)
         assert not list(tmp_path.iterdir())
     io.save_checkpoint({"state_dict": {}}, path)
@@ -127,6 +134,49 @@ def test_weights_of_other_makes_are_taken(tmp_path):
     torch.save({"state_dict": weights | {"epoch": 3}}, path, _use_new_zipfile_serialization=False)
     checkpoints.load(module, path)
     assert all(torch.equal(value, torch.ones_like(value)) for value in module.state_dict().values())
-    torch.save({name: value * float("nan") for name, value in weights.items()}, path)
-    with pytest.raises(UserError, match="not finite"):
+    torch.save({"0.weight": torch.zeros(3, 2), "0.bias": torch.zeros(4), "1.bias": torch.zeros(3)}, path)
+    with pytest.raises(UserError, match=r"in which 0\.bias, 1\.bias are missing, or too many, or of another shape"):
         checkpoints.load(module, path)
+    checkpoints.load(module, path, strict=False)
+    assert not module[0].weight.any() and module[0].bias.all()
+    torch.save({"step": 1}, path)
+    with pytest.raises(UserError, match="no weights that fit"):
+        checkpoints.load(module, path, strict=False)
+
+
+def test_plain_hyper_parameters_stay_and_objects_go():
+    lr, conf = {"warmup": [1, 2.5, None, True]}, OmegaConf.create({"a": 1})
+    given = {"width": 3, "lr": lr, "net": torch.nn.Linear(1, 1), "optimizer": partial(torch.optim.SGD), "conf": conf}
+    given |= {"mixed": [1, partial(int)], "root": Path("x"), "mean": np.float64(1)}
+    checkpoint = {"hyper_parameters": given, "hparams_type": type(conf), "datamodule_hyper_parameters": conf}
+    assert sorted(checkpoints.leave_out_objects(checkpoint)) == ["conf", "mean", "mixed", "net", "optimizer", "root"]
+    assert checkpoint == {"hyper_parameters": {"width": 3, "lr": lr}, "datamodule_hyper_parameters": {"a": 1}}
+    assert type(checkpoint["datamodule_hyper_parameters"]) is dict and "net" in given  # the module keeps its own
+
+
+def test_a_module_that_saves_all_its_arguments_is_tested_and_goes_on(configure):
+    from train import train
+
+    cfg = configure(*SMALL, "trainer.max_epochs=1", "scheduler=constant")
+    parts = {name: f"${{{source}}}" for name, source in
+             (("net", "model"), ("optimizer", "optimizer"), ("scheduler", "scheduler"))}  # fmt: skip
+    with open_dict(cfg):
+        cfg.task = {"_target_": "foreign.habit.Habit", **parts, "width": 5}
+    train(cfg)
+    run = Path(cfg.run_dir)
+    record, metrics = Run(run).record, Run(run).metrics
+    assert record["status"] == "finished" and metrics["test"]["test/acc"] >= 0
+    assert record["hyper_parameters_left_out"] == ["net", "optimizer", "scheduler"]
+    assert (run / "train.log").read_text().count("The checkpoints hold no net, optimizer, scheduler") == 1
+
+    best = run / "checkpoints" / "best.ckpt"
+    loaded = Habit.load_from_checkpoint(best, net=instantiate(cfg.model), optimizer=None, scheduler=None)
+    assert loaded.hparams.width == 5
+    saved = checkpoints.read(best)["state_dict"]
+    assert all(torch.equal(value, saved[name]) for name, value in loaded.state_dict().items())
+
+    again = OmegaConf.load(run / "config.yaml")
+    again.update({"run_dir": str(run), "resume": str(run), "trusted": ["foreign"]})
+    again.trainer.max_epochs = 2
+    train(again)
+    assert checkpoints.read(run / "checkpoints" / "last.ckpt")["global_step"] == 2 * metrics["best"]["step"]

@@ -1,4 +1,5 @@
 import torch
+from torch.utils.data import DataLoader, SequentialSampler
 
 from leyden.resume import exact
 
@@ -65,3 +66,9 @@ def test_evaluation_counts_each_sample_once():
     for world in (1, 2, 3, 7):
         keys = [key for rank in range(world) for key in exact.Order(5, rank, world)]
         assert sorted(keys) == list(range(5))
+
+
+def test_ranks_that_may_read_the_same_samples_are_named():
+    assert "unless it divides its samples" in exact.why_not([1], world=2) and "divides" not in exact.why_not([1])
+    loader = DataLoader(range(9), sampler=exact.Share(SequentialSampler(range(9)), 0, 2, equal=True))
+    assert exact.why_not(loader, world=2) is None

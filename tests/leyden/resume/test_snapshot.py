@@ -83,12 +83,7 @@ def come_to_the_same(broken, configure, keys, stops, change=lambda cfg: None):
         assert not wrong, "\n".join(f"{hook} {n}: {found[part]}\n{whole[part]}" for part in wrong)
 
 
-STOPS = [
-    ("on_train_batch_end", 4),
-    ("on_train_batch_end", 9),
-    ("on_validation_batch_end", 5),
-    ("on_train_epoch_end", 2),
-]
+STOPS = [("on_train_batch_end", 9), ("on_validation_batch_end", 5), ("on_train_epoch_end", 2)]
 CASES = {
     "accumulation": ["trainer.accumulate_grad_batches=2", "checkpoint.every_n_steps=1", "trainer.val_check_interval=4"],
     "validation inside an accumulation": [
@@ -155,9 +150,23 @@ def test_early_stopping_that_has_fired_fires_again(broken, configure):
     come_to_the_same(broken, configure, [*keys, "optimizer.lr=1e-30"], [("on_train_end", 1), ("on_test_start", 1)])
 
 
-def test_the_last_of_max_steps(broken, configure):
-    keys = [*SMALL, "trainer.max_steps=9", "trainer.max_epochs=4", "checkpoint.every_n_steps=4"]
-    come_to_the_same(broken, configure, keys, [("on_train_batch_end", 6), ("on_train_end", 1), ("on_test_start", 1)])
+@pytest.mark.parametrize(
+    ("steps", "stops"),
+    [
+        (9, [("on_train_batch_end", 6), ("on_train_end", 1)]),
+        (12, [("on_validation_batch_end", 5), ("on_train_end", 1)]),
+    ],
+)
+def test_the_last_of_max_steps(broken, configure, steps, stops):
+    """In mid-epoch, and right before a validation, which is not lost."""
+    keys = [*SMALL, f"trainer.max_steps={steps}", "trainer.max_epochs=4", "checkpoint.every_n_steps=4"]
+    come_to_the_same(broken, configure, keys, [*stops, ("on_test_start", 1)])
+
+
+def test_a_run_at_its_end_has_the_averaged_weights(broken, configure):
+    """No step is trained after the stop; the hash of the weights is still that of the average."""
+    keys = [*SMALL, "trainer.max_epochs=1", "callbacks=[ema]", "callbacks.ema.decay=0.5"]
+    come_to_the_same(broken, configure, keys, [("on_test_start", 1)])
 
 
 class Plain(LightningModule):
@@ -236,8 +245,7 @@ class Losses(Callback):
         task.log("train/by_callback", self.sum)
 
 
-@pytest.mark.parametrize("every", [2, 3])
-def test_attributes_of_the_users_own_go_on(broken, configure, monkeypatch, every):
+def test_attributes_of_the_users_own_go_on(broken, configure, monkeypatch):
     """A mean over the epoch counts the batches before a stop, too."""
     watchers = build.watchers
     monkeypatch.setattr(build, "watchers", lambda cfg: put(watchers(cfg), Losses()))
@@ -246,7 +254,7 @@ def test_attributes_of_the_users_own_go_on(broken, configure, monkeypatch, every
         cfg.task, cfg.trusted = {"_target_": f"{__name__}.Recipes", "model": "${model}"}, [__name__]
         cfg.objective = "val/loss"
 
-    keys = [*SMALL, "trainer.max_epochs=2", f"checkpoint.every_n_steps={every}"]
+    keys = [*SMALL, "trainer.max_epochs=2", "checkpoint.every_n_steps=3"]
     stops = [("on_train_batch_end", 5), ("on_train_batch_end", 10), ("on_validation_batch_end", 3)]
     come_to_the_same(broken, configure, keys, [*stops, ("on_train_epoch_end", 2)], change)
     run = Path(configure(folder="whole").run_dir)

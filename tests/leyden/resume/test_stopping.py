@@ -2,12 +2,11 @@ import math
 from pathlib import Path
 
 import pytest
-import torch
 
 from lab.tasks.classification import Classification
 from leyden import UserError
 from leyden.resume import checkpoints
-from leyden.resume.guard import Guard
+from leyden.resume.stopping import Guard
 from leyden.run.run import Run
 
 
@@ -34,22 +33,14 @@ def test_a_loss_that_is_no_number_stops_before_the_weights_change(train, configu
     assert all(value.isfinite().all() for value in last["state_dict"].values() if value.is_floating_point())
 
 
-@pytest.mark.parametrize("fused", ["true", "false"])
-def test_where_the_host_does_not_wait_the_update_is_guarded(train, configure, sick, monkeypatch, fused):
+def test_where_the_host_does_not_wait_nothing_sick_is_saved(train, configure, sick, monkeypatch):
     """As on an accelerator: the flag is read when it is logged."""
     monkeypatch.setattr(Guard, "waits", staticmethod(lambda loss: True))
-    kept = {}
-
-    abort = Guard.abort_nonfinite
-
-    def watch(self, trainer, what):
-        kept.update({name: value.clone() for name, value in trainer.lightning_module.state_dict().items()})
-        abort(self, trainer, what)
-
-    monkeypatch.setattr(Guard, "abort_nonfinite", watch)
     with pytest.raises(UserError, match="not finite at step 10"):
-        train(f"optimizer.fused={fused}", "trainer.log_every_n_steps=5", "trainer.max_epochs=3")
-    assert kept and all(value.isfinite().all() for value in kept.values() if value.is_floating_point())
+        train("trainer.log_every_n_steps=5", "trainer.max_epochs=3")
+    last = checkpoints.read(Path(configure().run_dir) / "checkpoints" / "last.ckpt")
+    assert last["global_step"] == 5
+    assert all(value.isfinite().all() for value in last["state_dict"].values() if value.is_floating_point())
 
 
 def test_a_scaler_may_skip_some_steps_but_not_all():
@@ -73,17 +64,6 @@ def test_a_scaler_may_skip_some_steps_but_not_all():
     for _ in range(19):
         guard.check(Trainer, 5)
         Scaler.scale /= 2
-    with pytest.raises(UserError, match="20 steps in a row"):
+    with pytest.raises(UserError, match="step after step"):
         Scaler.scale /= 2
         guard.check(Trainer, 5)
-
-
-def test_the_guard_of_a_fused_optimizer_leaves_weights_and_moments():
-    weight = torch.ones(3, requires_grad=True)
-    optimizer = torch.optim.AdamW([weight], fused=True)
-    weight.grad = torch.full((3,), math.nan)
-    guard, trainer = Guard(), type("Trainer", (), {"precision_plugin": None})
-    guard.bad = torch.tensor(True)
-    guard.protect(trainer, optimizer)
-    optimizer.step()
-    assert torch.equal(weight, torch.ones(3))

@@ -1,0 +1,145 @@
+"""A run right after an optimizer step as plain data, the way back to it, and what must be as it was then."""
+
+import copy
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning import LightningModule, Trainer
+from torch import Tensor
+from torch.utils._pytree import tree_map
+from torchmetrics import Metric
+
+from leyden import UserError
+from leyden.lightning_internals import gather, restore_running_values, running_values
+from leyden.resume import compiled
+from leyden.resume.attributes import Attributes
+
+EVENTS = "tensorboard/events.out.tfevents.*"  # files of a run that only grow
+
+
+def capture(trainer: Trainer, task: LightningModule, attributes: Attributes, directory: Path) -> dict[str, Any]:
+    """What later hooks change: the callbacks, the running values of each rank, the lengths of TensorBoard's files.
+
+    `lost` says, of all ranks, what changes in training and cannot be held.
+    """
+    changed, lost = attributes.changed(trainer, task)
+    metrics = {
+        name: module.metric_state
+        for name, module in task.named_modules()
+        if isinstance(module, Metric) and module.update_called
+    }
+    mine = on_device({"logged": running_values(trainer), "metrics": metrics}, "cpu")
+    ranks = gather(trainer, (mine | {"attributes": changed}, lost + compiled.limits))
+    states = {callback.state_key: callback.state_dict() for callback in trainer.callbacks}
+    return {
+        "callbacks": copy.deepcopy({key: state for key, state in states.items() if state}),
+        "running": [running for running, _ in ranks],
+        "files": lengths(trainer, directory),
+        "lost": list(dict.fromkeys(reason for _, reasons in ranks for reason in reasons)),
+    }
+
+
+def lengths(trainer: Trainer, directory: Path) -> dict[str, int]:
+    """Bytes of TensorBoard's files with all in them that was logged."""
+    for logger in trainer.loggers:
+        if flush := getattr(logger.experiment, "flush", None):
+            flush()
+    return {path.relative_to(directory).as_posix(): path.stat().st_size for path in directory.glob(EVENTS)}
+
+
+def restore(trainer: Trainer, task: LightningModule, entry: dict[str, Any], attributes: Attributes) -> None:
+    """Go on with the values of an entry `leyden` of a checkpoint; a rank that was not there then has none."""
+    trainer.callback_metrics.update({name: torch.tensor(value) for name, value in entry["metrics"].items()})
+    if trainer.global_rank >= len(entry["running"]):
+        return
+    running = entry["running"][trainer.global_rank]
+    attributes.to_restore = running.pop("attributes")
+    mine = on_device(running, task.device)
+    for name, state in mine["metrics"].items():
+        vars(task.get_submodule(name)).update(state | {"_update_count": 1})
+    restore_running_values(trainer, task, mine["logged"])
+
+
+def restore_files(directory: Path, lengths: dict[str, int]) -> None:
+    """Cut TensorBoard's files to their lengths at a checkpoint, and remove what kills left."""
+    for path in directory.glob(EVENTS):
+        length = lengths.get(path.relative_to(directory).as_posix())
+        if length is None:
+            path.unlink()
+        elif path.stat().st_size > length:
+            os.truncate(path, length)
+    for path in directory.rglob(".*.part"):
+        path.unlink()
+
+
+def on_device(node: Any, device: torch.device | str) -> Any:
+    """A copy of nested containers with their tensors on a device."""
+    return tree_map(lambda leaf: leaf.detach().to(device, copy=True) if isinstance(leaf, Tensor) else leaf, node)
+
+
+def set_counters(loops: dict[str, Any]) -> None:
+    """Set the counters of a fit to right after its last batch: the batch done, the rest of the epoch to come.
+
+    A validation that is due there starts a resumed run. Lightning itself would skip it, or count the epoch as over.
+    """
+    progress = loops["epoch_loop.batch_progress"]
+    progress["is_last_batch"] &= progress["current"]["ready"] == progress["current"]["completed"]  # not of the next one
+    for part in ("total", "current"):
+        batches, epochs = progress[part], loops["epoch_progress"][part]
+        batches |= dict.fromkeys(("ready", "started", "processed"), batches["completed"])
+        epochs |= dict.fromkeys(("processed", "completed"), epochs["started"] - 1)
+        loops["epoch_loop.val_loop.batch_progress"][part] |= {"ready": 1, "started": 1, "processed": 0, "completed": 0}
+
+
+# what must be as it was
+
+
+def fixed(trainer: Trainer, datamodule: Any) -> dict[str, Any]:
+    """What a run must not change while it goes on."""
+    size = getattr(datamodule, "batch_size", None)
+    return {
+        "world_size": trainer.world_size,
+        "accumulate_grad_batches": trainer.accumulate_grad_batches,
+        "batch_size": size if isinstance(size, int) else None,
+        "data_fingerprint": getattr(datamodule, "fingerprint", None),
+    }
+
+
+def progress(trainer: Trainer) -> dict[str, Any]:
+    """Where a run is, how long it is, and what was logged last."""
+    return {
+        "epoch": trainer.current_epoch,
+        "total_steps": trainer.estimated_stepping_batches,
+        "metrics": {name: float(value) for name, value in trainer.callback_metrics.items()},
+    }
+
+
+def compare(now: dict[str, Any], then: dict[str, Any], exact: bool) -> list[str]:
+    """Why a run that goes on will not come to the numbers of an unbroken one; `now` is what `fixed` gives.
+
+    Raises UserError where `exact` forbids it.
+    """
+    changed = [f"{name} is {now[name]}, was {then[name]}" for name in now if now[name] != then[name]]
+    if exact and changed:
+        raise UserError(f"{'; '.join(changed)}: the run would come to other numbers; type exact=false to go on.")
+    return [*then["inexact"], *([] if exact else ["it was resumed with exact=false", *changed])]
+
+
+def stretched(trainer: Trainer, task: LightningModule, then: dict[str, Any]) -> list[str]:
+    """That the schedule is another one from here on, where it depends on the number of steps; else nothing."""
+    total, before = trainer.estimated_stepping_batches, then["total_steps"]
+    factor = getattr(getattr(task, "scheduler", None), "func", None)
+    if total == before or not getattr(factor, "depends_on_total", False):
+        return []
+    return [f"its schedule was stretched from {before} to {total} steps at step {then['step']}"]
+
+
+def check_monitors(trainer: Trainer) -> None:
+    """Raises UserError if a callback or a scheduler watches validation where there is none."""
+    watched = [getattr(callback, "monitor", None) for callback in trainer.callbacks[1:]]  # all but the keeper
+    watched += [config.monitor for config in trainer.lr_scheduler_configs if config.reduce_on_plateau and config.strict]
+    lost = [name for name in watched if str(name).startswith("val/")]
+    if lost and trainer.val_dataloaders is not None and not any(trainer.num_val_batches):
+        raise UserError(f"There is no validation data, but a callback or the scheduler watches {lost[0]}.")

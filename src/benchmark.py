@@ -46,7 +46,7 @@ def benchmark(cfg: DictConfig) -> float:
             return operator(cfg)
         datamodule = build.data(cfg)
         build.facts(cfg, datamodule)
-        run.begin(**build.summary(build.task(cfg), build.trainer(cfg, []), datamodule))
+        run.begin(build.task(cfg), build.trainer(cfg, []), datamodule)
 
         # measure everything in turn; the first round warms up
         rounds = []

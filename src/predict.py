@@ -66,7 +66,7 @@ def prepare(cfg: DictConfig) -> tuple[Any, Any]:
     from leyden.data.samples import whole
     from leyden.deploy import graph, inputs, metadata, predictor
     from leyden.resume import checkpoints
-    from leyden.run import build, same_data
+    from leyden.run import build
     from leyden.tasks.supervised import Supervised
 
     task: Any = build.task(cfg)
@@ -78,8 +78,7 @@ def prepare(cfg: DictConfig) -> tuple[Any, Any]:
         )
     if own and not cfg.split:
         raise UserError(f"{name} is a task of your own, of which only its data knows the batches; type split=test.")
-    data: Any = build.data(cfg) if cfg.split else None
-    same_data.check(cfg, data, cfg.split)
+    data: Any = build.data(cfg, cfg.split) if cfg.split else None
     if own:
         return task, predictor.to_predict(data, cfg.split)
     tree: Any = OmegaConf.to_container(cfg, resolve=True)

@@ -2,14 +2,13 @@
 
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from leyden import UserError
-from leyden.run.run import Run, Status, status_of
+from leyden.run.run import Run, Status
 
 PROJECT = Path(__file__).resolve().parents[3]
 CONF = PROJECT / "conf"
@@ -22,7 +21,7 @@ def in_project(path: str | Path) -> Path:
         UserError: it is no path.
     """
     if not isinstance(path, str | Path):
-        raise UserError(f"{path} is no folder; type log_dir=<folder> or data_dir=<folder>.")
+        raise UserError(f"`log_dir` and `data_dir` must be folders; got `{path}`.")
     return PROJECT / Path(path).expanduser()
 
 
@@ -37,13 +36,13 @@ def logs_folder(typed: str | None = None) -> Path:
     Raises:
         UserError: it cannot be known.
     """
-    folder: Any = typed
+    if typed is not None:
+        return in_project(typed)
+    files = [file for file in (CONF / "train.yaml", CONF / "local" / "default.yaml") if file.is_file()]
     try:
-        for file in (CONF / "train.yaml", CONF / "local" / "default.yaml") if typed is None else ():
-            folder = OmegaConf.select(OmegaConf.load(file), "log_dir", default=folder) if file.is_file() else folder
+        return in_project(OmegaConf.merge(*map(OmegaConf.load, files)).log_dir)
     except (OmegaConfBaseException, OSError, YAMLError) as error:
         raise UserError("log_dir of conf/ cannot be read here; type log_dir=<folder>.") from error
-    return in_project(folder)
 
 
 def create(folder: Path, name: str | None = None) -> Path:
@@ -82,24 +81,17 @@ def find(asked: str, logs: Path, unfinished: bool = False) -> Run:
 
 
 def latest(logs: Path, unfinished: bool) -> Run:
-    """The run that began last, as an instant, wherever its clock stood; UserError if there is none."""
-    found = []
-    for run in map(Run, [*logs.glob("train/*/"), *logs.glob("sweep/*/*/")]):
-        if record := run.record:
-            open_ = status_of(record) not in (Status.RUNNING, Status.FINISHED) and run.config_file.is_file()
-            found += [(started(record), run)] if (open_ if unfinished else run.begun) else []
+    """The run that began last, as an instant, wherever its clock stood."""
+    runs = [Run(path) for path in (*logs.glob("train/*/"), *logs.glob("sweep/*/*/"))]
+    if unfinished:
+        closed = (Status.RUNNING, Status.FINISHED, Status.UNKNOWN)
+        found = [run for run in runs if run.config_file.is_file() and run.status not in closed]
+    else:
+        found = [run for run in runs if run.begun]
     if not found:
         kind = "unfinished run" if unfinished else "run with a checkpoint"
         raise UserError(f"There is no {kind} in {logs}; python src/train.py makes one.")
-    return max(found, key=lambda pair: pair[0])[1]
-
-
-def started(record: dict[str, Any]) -> float:
-    """The instant at which a run began, in seconds; 0 where it does not say."""
-    try:
-        return datetime.fromisoformat(str(record.get("started"))).timestamp()
-    except ValueError:
-        return 0.0
+    return max(found, key=lambda run: run.started)
 
 
 def weights(source: str, logs: Path) -> Path:

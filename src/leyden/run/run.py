@@ -11,10 +11,10 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from leyden import UserError
-from leyden.files import read_json, write_json
+from leyden.files import lock, read_json, write_json
 
 HEARTBEAT_S = 30  # between the signs of life of a run
 STALE_S = 4 * HEARTBEAT_S  # without one, after which a run on another machine is given up
@@ -63,9 +63,7 @@ class Run:
     @property
     def objective(self) -> float | None:
         """The best value of what the run is judged by."""
-        best = self.metrics.get("best")
-        value = best.get("objective") if isinstance(best, dict) else None
-        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+        return (self.metrics.get("best") or {}).get("objective")
 
     @property
     def begun(self) -> bool:
@@ -76,10 +74,22 @@ class Run:
     def status(self) -> Status:
         return status_of(self.record)
 
+    @property
+    def started(self) -> float:
+        """The instant at which the run began, in seconds; 0 where it does not say."""
+        try:
+            return datetime.fromisoformat(str(self.record.get("started"))).timestamp()
+        except ValueError:
+            return 0.0
+
     def update(self, **fields: Any) -> None:
         """Change some fields of run.json."""
         with WRITING:
             write_json(self.directory / "run.json", self.record | fields)
+
+    def start(self, **fields: Any) -> None:
+        """Note that this process runs it."""
+        self.update(status=Status.RUNNING, reason=None, ended=None, **fields, **this_process())
 
     def end(self, status: Status, reason: str | None = None) -> None:
         self.update(status=status, reason=reason, ended=now())
@@ -112,7 +122,7 @@ class Run:
         if alive(record):
             raise busy
         try:
-            with FileLock(self.directory / ".lock", timeout=0):
+            with lock(self.directory / ".lock", wait=False):
                 yield
         except Timeout as error:
             raise busy from error
@@ -123,9 +133,11 @@ class Run:
 
 def status_of(record: dict[str, Any]) -> Status:
     """The status that a run.json says, but killed where nobody runs what it says is running."""
-    said = record.get("status")
-    known = said in [status.value for status in Status]
-    return Status.KILLED if said == "running" and not alive(record) else Status(said) if known else Status.UNKNOWN
+    try:
+        status = Status(record.get("status"))
+    except ValueError:
+        return Status.UNKNOWN
+    return Status.KILLED if status == Status.RUNNING and not alive(record) else status
 
 
 def alive(record: dict[str, Any]) -> bool:
@@ -136,18 +148,25 @@ def alive(record: dict[str, Any]) -> bool:
         return record.get("pid_born") == process_start_time(record.get("pid"))
     then, here = record.get("slurm"), slurm_job()
     try:
-        if then and here and then["job"] == here["job"]:
+        if then and here and then["job"] == here["job"]:  # requeued, so that its earlier start is over
             return then["restarts"] >= here["restarts"]
-        beat = datetime.fromisoformat(str(record.get("heartbeat") or record.get("started")))
+        beat = datetime.fromisoformat(str(record.get("heartbeat")))
         return (datetime.now().astimezone() - beat).total_seconds() < STALE_S
     except (ValueError, TypeError, KeyError):  # no time, or one without a zone
         return False
 
 
+def this_process() -> dict[str, Any]:
+    """What `alive` wants to know of the process that runs something."""
+    pid = os.getpid()
+    born = process_start_time(pid)
+    return {"host": socket.gethostname(), "pid": pid, "pid_born": born, "heartbeat": now(), "slurm": slurm_job()}
+
+
 def slurm_job() -> dict[str, Any] | None:
     """The job of SLURM that this process is in, and how often it was requeued; None outside of one."""
-    job, restarts = os.environ.get("SLURM_JOB_ID"), os.environ.get("SLURM_RESTART_COUNT", "")
-    return {"job": job, "restarts": int(restarts) if restarts.isdecimal() else 0} if job else None
+    job = os.environ.get("SLURM_JOB_ID")
+    return {"job": job, "restarts": int(os.environ.get("SLURM_RESTART_COUNT") or 0)} if job else None
 
 
 def process_start_time(pid: int | None) -> str | None:

@@ -2,23 +2,12 @@ import pytest
 
 from leyden import UserError
 from leyden.files import read_json
-from leyden.run import build
 from leyden.run.run import Run
 
 
-def test_facts_that_contradict_the_data(train):
-    with pytest.raises(UserError, match=r"facts.outputs is 7, but the data says 10"):
+def test_facts_are_not_typed(train):
+    with pytest.raises(UserError, match="`facts` must be left out"):
         train("facts={outputs:7}")
-
-
-NORMALIZE = "data.{}_transforms=[{{_target_:torchvision.transforms.v2.Normalize,mean:[0.5],std:[0.5]}}]"
-
-
-def test_normalising_twice_is_refused(train):
-    twice = [NORMALIZE.format(split) for split in ("train", "eval")]
-    with pytest.raises(UserError, match=r"normalise.*torch.nn.Identity"):
-        train(*twice)
-    train(*twice, "task.preprocess._target_=torch.nn.Identity", "data.num_workers=0", folder="once")
 
 
 def test_a_key_that_no_constructor_takes(train):
@@ -54,7 +43,6 @@ def test_each_watcher_has_the_direction_of_what_it_watches_or_asks_for_it(config
     watchers = ["callbacks=[early_stopping]", "scheduler=plateau"]
     tree = configure(*watchers, "objective=val/energy", "checkpoint.mode=min")
     assert tree.callbacks.early_stopping.mode == tree.scheduler.mode == "min"
-    build.check_modes(tree)
     tree = configure(*watchers, "callbacks.early_stopping.monitor=val/loss", "task.monitor=val/loss")
     assert (tree.checkpoint.mode, tree.callbacks.early_stopping.mode, tree.scheduler.mode) == ("max", "min", "min")
 
@@ -72,5 +60,5 @@ def test_each_watcher_has_the_direction_of_what_it_watches_or_asks_for_it(config
     ],
 )
 def test_a_direction_that_nobody_knows_is_asked_for(train, key, typed):
-    with pytest.raises(UserError, match=rf"^`{key}` must be min or max.*type {key}=min or {key}=max\.$"):
+    with pytest.raises(UserError, match=f"^`{key}` must be min or max where"):
         train(*typed)

@@ -82,8 +82,7 @@ def data(cfg: DictConfig, split: str | None = None) -> LightningDataModule:
         made = make(tree, "data", tree.data)
     if not isinstance(made, DataModule):
         return exact.once(made, pl_worker_init_function, tree.seed)
-    if changed := difference(cfg, made, before, split):
-        accept(cfg, made, changed)
+    check_same(cfg, made, before, split)
     return made
 
 
@@ -94,29 +93,27 @@ def record_before(cfg: DictConfig) -> dict[str, Any]:
     return Run(directory).record if directory else {}
 
 
-def difference(cfg: DictConfig, datamodule: DataModule, before: dict[str, Any], split: str | None) -> str:
-    """How the data differs from what the run before saw; nothing where no split that is asked for is cut by us."""
+def check_same(cfg: DictConfig, datamodule: DataModule, before: dict[str, Any], split: str | None) -> None:
+    """Compare the data with what the run before saw, where a split that is asked for is cut by us.
+
+    Raises:
+        UserError: it differs, and `exact` forbids it, or the model does not know its classes or columns.
+    """
     then, notes = before.get("data_fingerprint"), datamodule.notes
     if then is None or then == datamodule.fingerprint:
-        return ""
+        return
     cut = {*before.get("cut_splits", ()), *notes["cut_splits"]}
     if not (cfg.get("resume") or (cut and split in {None, *cut})):
-        return ""
-    if cfg.get("rerun") and cfg.data != configs.stored(Path(cfg.rerun)).data:  # as its user says
-        return ""
+        return
+    if cfg.get("rerun") and (not cfg.exact or cfg.data != configs.stored(Path(cfg.rerun)).data):  # as its user says
+        return
     sizes = [", ".join(f"{k} {v:,}" for k, v in p.get("split_sizes", {}).items()) for p in (notes, before)]
     counts = f"(samples now: {sizes[0]}; then: {sizes[1]})"
-    return f"The data is not what the run was trained on {counts}, and its splits would not be the same"
-
-
-def accept(cfg: DictConfig, datamodule: DataModule, changed: str) -> None:
-    """Go on with other data, as exact=false says, unless a model that is there does not know its classes or columns."""
+    changed = f"The data is not what the run was trained on {counts}, and its splits would not be the same"
     if cfg.exact:
         raise UserError(f"{changed}; bring the data back, or type exact=false to go on all the same.")
-    if cfg.get("rerun"):
-        return
-    then, now = meaning(OmegaConf.to_container(cfg.facts)), meaning(datamodule.facts)
-    if lost := [name for name in now if now[name] != then[name]]:
+    was, now = meaning(OmegaConf.to_container(cfg.facts)), meaning(datamodule.facts)
+    if lost := [name for name in now if now[name] != was[name]]:
         raise UserError(f"{changed}, and the model was built for other {' and '.join(lost)}; bring the data back.")
     log.warning("%s; going on, as exact=false says.", changed)
     if cfg.get("run") and is_first_rank():

@@ -28,7 +28,7 @@ def begin(trainer: Trainer, cfg: DictConfig, resumed: bool) -> None:
             if not isinstance(logger, TensorBoardLogger):
                 logger.log_hyperparams(OmegaConf.to_container(cfg, resolve=True))
             elif not resumed:
-                command = Run(cfg.run_dir).record.get("command", "")
+                command = Run(cfg.run_dir).record.get("command") or ""
                 for name, text in (("command", command), ("config", OmegaConf.to_yaml(cfg))):
                     logger.experiment.add_text(name, "".join(f"    {line}\n" for line in text.splitlines()), 0)
         except Exception as error:  # of any package
@@ -68,7 +68,7 @@ def columns(cfg: DictConfig, record: dict[str, Any]) -> dict[str, Any]:
     """
     found = {name: cfg[name]._target_.rpartition(".")[2].lower() for name in ("model", "data") if name in cfg}
     found["seed"] = cfg.seed
-    typed, command = record.get("overrides", []), shlex.split(record.get("command", ""))
+    typed, command = record.get("overrides", []), shlex.split(record.get("command") or "")
     for override in [each for each in typed if each not in command] or typed:
         key, _, text = override.lstrip("+").partition("=")
         if role(key) != "label" and not key.startswith("~"):

@@ -15,14 +15,8 @@ CONF = PROJECT / "conf"
 
 
 def in_project(path: str | Path) -> Path:
-    """An absolute path as it is, a relative one from the project.
-
-    Raises:
-        UserError: it is no path.
-    """
-    if not isinstance(path, str | Path):
-        raise UserError(f"`log_dir` and `data_dir` must be folders; got `{path}`.")
-    return PROJECT / Path(path).expanduser()
+    """An absolute path as it is, a relative one from the project."""
+    return PROJECT / Path(str(path)).expanduser()
 
 
 def in_words(path: Path) -> Path:
@@ -31,26 +25,16 @@ def in_words(path: Path) -> Path:
 
 
 def logs_folder(typed: str | None = None) -> Path:
-    """The folder of all runs: as typed, or as conf/train.yaml and conf/local say.
-
-    Raises:
-        UserError: it cannot be known.
-    """
-    if typed is not None:
-        return in_project(typed)
+    """The folder of all runs: as typed, or as conf/train.yaml and conf/local say."""
     files = [file for file in (CONF / "train.yaml", CONF / "local" / "default.yaml") if file.is_file()]
     try:
-        return in_project(OmegaConf.merge(*map(OmegaConf.load, files)).log_dir)
+        return in_project(OmegaConf.merge(*map(OmegaConf.load, files)).log_dir if typed is None else typed)
     except (OmegaConfBaseException, OSError, YAMLError) as error:
         raise UserError("log_dir of conf/ cannot be read here; type log_dir=<folder>.") from error
 
 
 def create(folder: Path, name: str | None = None) -> Path:
-    """Make a run directory that no other launch has: by its name, or by the time.
-
-    Raises:
-        UserError: the folder cannot be written, or the name is taken.
-    """
+    """Make a run directory that no other launch has: by its name, or by the time."""
     while True:
         path = folder / (name or datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f"))
         try:
@@ -60,16 +44,13 @@ def create(folder: Path, name: str | None = None) -> Path:
             if name:
                 raise UserError(f"There is a run {path} already; choose another name, or delete it.") from error
         except OSError as error:
-            reason = error.strerror or error
-            raise UserError(f"The run directory {path} cannot be made ({reason}); set log_dir=<folder>.") from error
+            raise UserError(f"{path} cannot be made ({error.strerror}); type log_dir=<folder>.") from error
 
 
 def find(asked: str, logs: Path, unfinished: bool = False) -> Run:
-    """A run from a path, a checkpoint in it, a name, or latest: the newest one with a checkpoint, or the newest
-    unfinished one that nobody is running.
+    """A run from a path, a checkpoint in it, a name, or latest.
 
-    Raises:
-        UserError: there is no such run.
+    `latest` is the newest one with a checkpoint, or the newest `unfinished` one that nobody is running.
     """
     if asked == "latest":
         return latest(logs, unfinished)
@@ -95,12 +76,6 @@ def latest(logs: Path, unfinished: bool) -> Run:
 
 
 def weights(source: str, logs: Path) -> Path:
-    """The file that `init_from=` means: a checkpoint or a state_dict, or the best or last checkpoint of a run.
-
-    Raises:
-        UserError: there is none.
-    """
+    """The file that `init_from=` means: a checkpoint or a state_dict, or the best or last checkpoint of a run."""
     file = Path(source).expanduser()
-    if not file.exists() and file.suffix in (".pt", ".pth", ".bin", ".ckpt"):
-        raise UserError(f"init_from={source}: there is no such file.")
     return file if file.is_file() else find(source, logs).checkpoint(source)

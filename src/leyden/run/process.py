@@ -8,7 +8,6 @@ import logging
 import multiprocessing
 import os
 import platform
-import random
 import signal
 import threading
 import warnings
@@ -17,9 +16,9 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import lightning
-import numpy as np
 import torch
 from omegaconf import DictConfig
+from torch._inductor import config as inductor
 from torch.backends import cudnn
 
 from leyden import require
@@ -42,19 +41,15 @@ NOISE = (
 )
 JOBS = itertools.count()  # of this process
 LOGGERS = ("lightning.pytorch", "lightning.fabric", "lightning")
-FLAGS: tuple[tuple[Any, Any], ...] = (  # what holds for the whole process: how to read it, and to set it
+FLAGS = (  # what holds for the whole process: how to read it, and to set it
     (torch.get_num_threads, torch.set_num_threads),
     (torch.get_default_dtype, torch.set_default_dtype),
     (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
     (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
     (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
     (torch.is_grad_enabled, torch.set_grad_enabled),
-    (torch.get_rng_state, torch.set_rng_state),
-    (np.random.get_state, np.random.set_state),
-    (random.getstate, random.setstate),
 )
-ATTRIBUTES = [(torch._inductor.config, "deterministic"), (logging, "raiseExceptions")]
-ATTRIBUTES += [(cudnn, name) for name in ("enabled", "benchmark", "deterministic")]
+ATTRIBUTES = ((inductor, "deterministic"), *((cudnn, name) for name in ("enabled", "benchmark", "deterministic")))
 
 
 @contextmanager
@@ -62,59 +57,54 @@ def restored() -> Iterator[None]:
     """Leave the process as a job found it, however the job ends; what an earlier one has left is freed first."""
     if next(JOBS):
         gc.collect()  # 0.4 s
-    flags = FLAGS
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
-        flags += ((torch.cuda.get_rng_state_all, torch.cuda.set_rng_state_all),)
     with ExitStack() as after, compiled.by_the_run_alone(), warnings.catch_warnings():
-        for get, put in flags:
+        for get, put in FLAGS:
             after.callback(put, get())
         for owner, name in ATTRIBUTES:
             after.callback(setattr, owner, name, getattr(owner, name))
         for logger in map(logging.getLogger, (None, *LOGGERS)):
             after.callback(setattr, logger, "handlers", logger.handlers[:])
             after.callback(logger.setLevel, logger.level)
+        after.callback(setattr, logging, "raiseExceptions", logging.raiseExceptions)
         after.callback(logging.captureWarnings, False)
-        after.callback(restore_environment, dict(os.environ))
-        if threading.current_thread() is threading.main_thread():  # others may set no handlers
-            after.callback(restore_signals, {number: signal.getsignal(number) for number in signal.valid_signals()})
+        after.callback(
+            restore, dict(os.environ), {number: signal.getsignal(number) for number in signal.valid_signals()}
+        )
         yield
 
 
-def restore_environment(before: dict[str, str]) -> None:
-    for name in os.environ.keys() - before.keys():
+def restore(environment: dict[str, str], handlers: dict[int, Any]) -> None:
+    """Set environment and signal handlers back."""
+    for name in os.environ.keys() - environment.keys():
         del os.environ[name]
-    os.environ.update(before)
-
-
-def restore_signals(before: dict[int, Any]) -> None:
-    for number, handler in before.items():
+    os.environ.update(environment)
+    main = threading.current_thread() is threading.main_thread()  # others may set no handlers
+    for number, handler in handlers.items() if main else ():
         if handler is not None and signal.getsignal(number) != handler:  # None: not one of Python's
             signal.signal(number, handler)
 
 
 def switches(cfg: DictConfig) -> None:
     """Set what holds for the whole process: seed, threads, precision of products, and less noise."""
-    require(0 <= cfg.seed < 2**32, "seed", "from 0 to 4294967295", cfg.seed)
+    seed, precision = cfg.seed, cfg.matmul_precision
+    require(0 <= seed < 2**32, "seed", "from 0 to 4294967295", seed)
     require(cfg.threads is None or cfg.threads > 0, "threads", "null or at least 1", cfg.threads)
-    require(
-        cfg.matmul_precision in ("highest", "high", "medium"),
-        "matmul_precision",
-        "one of highest, high, medium",
-        cfg.matmul_precision,
-    )
-    for name in LOGGERS:
-        logging.getLogger(name).handlers.clear()
-        logging.getLogger(name).setLevel(logging.WARNING)
+    precisions = ("highest", "high", "medium")
+    require(precision in precisions, "matmul_precision", f"one of {', '.join(precisions)}", precision)
+    for logger in map(logging.getLogger, LOGGERS):
+        logger.handlers.clear()
+        logger.setLevel(logging.WARNING)
     for pattern in NOISE:
         warnings.filterwarnings("ignore", pattern)
     if not torch.cuda.is_available():  # else each optimizer step tries to load NVML again, 200 us
         os.environ.pop("PYTORCH_NVML_BASED_CUDA_CHECK", None)
     set_malloc_thresholds()
     torch.set_num_threads(threads(cfg))
-    torch.set_float32_matmul_precision(cfg.matmul_precision)
-    torch.backends.cudnn.deterministic = bool(cfg.trainer.deterministic)  # the Trainer sets the rest before CUDA starts
-    lightning.seed_everything(cfg.seed, workers=True, verbose=False)
+    torch.set_float32_matmul_precision(precision)
+    cudnn.deterministic = bool(cfg.trainer.deterministic)  # the Trainer sets the rest before CUDA starts
+    lightning.seed_everything(seed, workers=True, verbose=False)
 
 
 def set_malloc_thresholds() -> None:

@@ -54,10 +54,12 @@ class LiveRun(Run):
         """Say that the run runs, and write its log from here on."""
         if self.writes or not is_first_rank():
             return
-        self.writes, old = True, self.record if self.cfg.get("resume") else {}
+        old = self.record if self.cfg.get("resume") else {}
+        here = {"at": now(), "after": old.get("reason") or self.status, **environment()}
+        self.writes = True
         self.log_file.touch()  # a run has a log, though it may have nothing to say
         logging.getLogger().addHandler(self.file)
-        self.start(**(resumption(old) if old else origin(self.cfg)))
+        self.start(**({"resumes": [*old.get("resumes", []), here]} if old else origin(self.cfg)))
         threading.Thread(target=self.beat, daemon=True).start()
 
     def beat(self) -> None:
@@ -137,7 +139,6 @@ def origin(cfg: DictConfig) -> dict[str, Any]:
     """What was asked for, when and where; `overrides`: of a job of a sweep, its own."""
     file = Path(cfg.run_dir) / ".hydra" / "overrides.yaml"
     return {
-        "command": command(),
         "overrides": yaml.safe_load(file.read_text(encoding="utf-8")) or [] if file.is_file() else [],
         "started": now(),
         **{name: cfg.get(name) for name in ("seed", "note", "rerun", "init_from")},
@@ -147,22 +148,10 @@ def origin(cfg: DictConfig) -> dict[str, Any]:
     }
 
 
-def resumption(old: dict[str, Any]) -> dict[str, Any]:
-    """What a run that goes on says in place of `origin`; `unlike`: what was other code, versions or machine before."""
-    here = environment()
-    after = old.get("reason") or ("its end" if old.get("status") == Status.FINISHED else "a kill")
-    unlike = {name: old.get(name) for name in here if old.get(name) != here[name]}
-    said = {"command": command(), "at": now(), "after": after, "unlike": unlike}
-    return here | {"resumes": [*old.get("resumes", []), said]}
-
-
-def command() -> str:
-    return os.environ.get("LEYDEN_COMMAND") or shlex.join(["python", *sys.argv])
-
-
 def environment() -> dict[str, Any]:
-    """The code, the versions and the machine."""
+    """What was typed, the code, the versions and the machine."""
     return {
+        "command": os.environ.get("LEYDEN_COMMAND"),
         "commit": git("rev-parse", "--verify", "-q", "HEAD").strip() or None,
         "versions": {"python": platform.python_version()} | {name: metadata.version(name) for name in PACKAGES},
         "hardware": {"machine": platform.machine(), "system": platform.platform(), "cores": os.cpu_count()},

@@ -103,11 +103,11 @@ class Run:
         Raises:
             UserError: the run has none.
         """
-        name = Path(asked).name if asked.endswith(".ckpt") else ""
-        for path in [self.checkpoints / name] if name else [self.best, self.last]:
+        files = [self.checkpoints / Path(asked).name] if asked.endswith(".ckpt") else [self.best, self.last]
+        for path in files:
             if path.is_file():
                 return path
-        raise UserError(f"The run {self.directory} has no checkpoint{f' {name}' if name else ''}.")
+        raise UserError(f"The run {self.directory} has no checkpoint {' or '.join(path.name for path in files)}.")
 
     @contextmanager
     def claim(self) -> Iterator[None]:
@@ -117,8 +117,8 @@ class Run:
             Busy: another process runs it.
         """
         record = self.record
-        who = f"run by process {record['pid']} on {record['host']}" if "pid" in record else "started by another process"
-        busy = Busy(f"{self.directory} is being {who}; wait for its end.")
+        who = f" (process {record['pid']} on {record['host']})" if "pid" in record else ""
+        busy = Busy(f"{self.directory} is being run by another process{who}; wait for its end.")
         if alive(record):
             raise busy
         try:

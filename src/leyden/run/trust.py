@@ -7,24 +7,11 @@ from functools import reduce
 from types import FunctionType, MethodType
 from typing import Any
 
-import torchmetrics
 import torchvision.models
-from hydra.utils import get_object
-from lightning import LightningDataModule, Trainer
-from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.loggers import Logger
-from lightning.pytorch.profilers import Profiler
-from lightning.pytorch.strategies import Strategy
+from hydra.utils import get_class, get_object
 from omegaconf import DictConfig, OmegaConf
-from torch import nn
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
-from torch.utils.data import DataLoader, Dataset, Sampler
-from torchvision import transforms
-from torchvision.transforms import v2
 
 from leyden import UserError
-from leyden.data.augment import Transform
 from leyden.run import configs
 from leyden.run.configs import literal
 
@@ -34,10 +21,14 @@ CLOSED = (  # modules that read pickles, run code that they are given, or start 
     "leyden.deploy", "torchvision.datasets", "torch.fx", "torch.jit", "torch.onnx", "torch.distributed",
     "torch.utils.data.datapipes",
 )  # fmt: skip
-KINDS = (
-    nn.Module, Optimizer, LRScheduler, LightningDataModule, Dataset, Sampler, DataLoader, Callback, Logger, Profiler,
-    Strategy, Trainer, torchmetrics.Metric, v2.Transform, Transform, transforms.Compose, transforms.ToTensor,
-)  # fmt: skip
+KINDS = tuple(map(get_class, (  # of which classes of the libraries must be
+    "torch.nn.Module", "torch.optim.Optimizer", "torch.optim.lr_scheduler.LRScheduler", "torchmetrics.Metric",
+    "torch.utils.data.Dataset", "torch.utils.data.Sampler", "torch.utils.data.DataLoader",
+    "torchvision.transforms.v2.Transform", "torchvision.transforms.Compose", "torchvision.transforms.ToTensor",
+    "leyden.data.augment.Transform", "lightning.Trainer", "lightning.Callback", "lightning.LightningDataModule",
+    "lightning.pytorch.loggers.Logger", "lightning.pytorch.profilers.Profiler",
+    "lightning.pytorch.strategies.Strategy",
+)))  # fmt: skip
 
 
 def checked(cfg: DictConfig, node: Any) -> Any:

@@ -2,13 +2,11 @@ import gc
 import logging
 import os
 import platform
-import random
 import signal
 import warnings
 import weakref
 
 import lightning
-import numpy as np
 import pytest
 import torch
 from torch.backends import cudnn
@@ -28,7 +26,6 @@ def state():
         "loggers": [(logger.handlers[:], logger.level) for logger in map(logging.getLogger, [None, *process.LOGGERS])],
         "warnings": warnings.filters[:],
         "environment": dict(os.environ),
-        "random": (torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist()),
     }
 
 

@@ -77,5 +77,5 @@ def latest(logs: Path, unfinished: bool) -> Run:
 
 def weights(source: str, logs: Path) -> Path:
     """The file that `init_from=` means: a checkpoint or a state_dict, or the best or last checkpoint of a run."""
-    file = Path(source).expanduser()
-    return file if file.is_file() else find(source, logs).checkpoint(source)
+    file = Path(str(source)).expanduser()
+    return file if file.is_file() else find(str(source), logs).checkpoint(source)

@@ -137,12 +137,11 @@ def log_to_screen() -> None:
 
 def origin(cfg: DictConfig) -> dict[str, Any]:
     """What was asked for, when and where; `overrides`: of a job of a sweep, its own."""
-    file = Path(cfg.run_dir) / ".hydra" / "overrides.yaml"
+    file, tree = Path(cfg.run_dir) / ".hydra" / "overrides.yaml", OmegaConf.to_container(cfg)
     return {
         "overrides": yaml.safe_load(file.read_text(encoding="utf-8")) or [] if file.is_file() else [],
         "started": now(),
-        **{name: cfg.get(name) for name in ("seed", "note", "rerun", "init_from")},
-        "tags": list(cfg.get("tags") or []),
+        **{name: tree.get(name) for name in ("seed", "tags", "note", "rerun", "init_from")},
         "resumes": [],
         **environment(),
     }

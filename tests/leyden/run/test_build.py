@@ -62,3 +62,22 @@ def test_each_watcher_has_the_direction_of_what_it_watches_or_asks_for_it(config
 def test_a_direction_that_nobody_knows_is_asked_for(train, key, typed):
     with pytest.raises(UserError, match=f"^`{key}` must be min or max where"):
         train(*typed)
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("trainer.gradient_clip_algorithm=inf", "trainer"),
+        ("trainer.max_time=3600", "trainer"),
+        ("trainer.precision=7", "trainer"),
+        ("task.classes='*'", "task"),
+        ("model.hidden=[a]", "task.model cannot be built"),
+        ("init_from=0.1", "0.1 is no run directory"),
+        ("init_from={a:1}", "is no run directory"),
+        ("matmul_precision=low", "`matmul_precision` must be one of highest, high, medium; got `low`"),
+    ],
+)
+def test_what_a_constructor_does_not_take_is_a_sentence(script, tmp_path, typed, said):
+    small = ["data=fake", "model=mlp", "debug=fast", "threads=1", f"log_dir='{tmp_path}'", "logger=[]"]
+    status, _, wrong = script("train.py", *small, typed)
+    assert status == 2 and len(wrong.splitlines()) == 1 and said in wrong, wrong

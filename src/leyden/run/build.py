@@ -75,7 +75,8 @@ def data(cfg: DictConfig, split: str | None = None) -> LightningDataModule:
         UserError: its splits are cut anew from other data than what the run saw, so that test may hold what it was
             trained on, and `exact` forbids it.
     """
-    tree, before = cfg.copy(), record_before(cfg)
+    tree, run = cfg.copy(), run_before(cfg)
+    before = run.record if run else {}
     tree.data_dir = str(paths.in_project(cfg.data_dir))
     tree.seed = cfg.seed if cfg.get("rerun") else before.get("seed", cfg.seed)
     with exact.isolated(tree.seed):
@@ -86,18 +87,19 @@ def data(cfg: DictConfig, split: str | None = None) -> LightningDataModule:
     return made
 
 
-def record_before(cfg: DictConfig) -> dict[str, Any]:
-    """What run.json says of the run that is read, goes on or is repeated; nothing of a new one."""
-    checkpoint, here = cfg.get("run"), cfg.get("resume") and cfg.run_dir
-    directory = Path(checkpoint).parent.parent if checkpoint else here or cfg.get("rerun")
-    return Run(directory).record if directory else {}
+def run_before(cfg: DictConfig) -> Run | None:
+    """The run that is read, goes on or is repeated; None of a new one."""
+    if cfg.get("run"):
+        return Run(Path(cfg.run).parent.parent)
+    directory = cfg.run_dir if cfg.get("resume") else cfg.get("rerun")
+    return Run(directory) if directory else None
 
 
 def check_same(cfg: DictConfig, datamodule: DataModule, before: dict[str, Any], split: str | None) -> None:
     """Compare the data with what the run before saw, where a split that is asked for is cut by us.
 
     Raises:
-        UserError: it differs, and `exact` forbids it, or the model does not know its classes or columns.
+        UserError: it differs, and `exact` forbids it.
     """
     then, notes = before.get("data_fingerprint"), datamodule.notes
     if then is None or then == datamodule.fingerprint:
@@ -105,25 +107,16 @@ def check_same(cfg: DictConfig, datamodule: DataModule, before: dict[str, Any], 
     cut = {*before.get("cut_splits", ()), *notes["cut_splits"]}
     if not (cfg.get("resume") or (cut and split in {None, *cut})):
         return
-    if cfg.get("rerun") and (not cfg.exact or cfg.data != configs.stored(Path(cfg.rerun)).data):  # as its user says
+    if cfg.get("rerun") and cfg.data != configs.stored(Path(cfg.rerun)).data:  # as its user says
         return
     sizes = [", ".join(f"{k} {v:,}" for k, v in p.get("split_sizes", {}).items()) for p in (notes, before)]
     counts = f"(samples now: {sizes[0]}; then: {sizes[1]})"
     changed = f"The data is not what the run was trained on {counts}, and its splits would not be the same"
     if cfg.exact:
         raise UserError(f"{changed}; bring the data back, or type exact=false to go on all the same.")
-    was, now = meaning(OmegaConf.to_container(cfg.facts)), meaning(datamodule.facts)
-    if lost := [name for name in now if now[name] != was[name]]:
-        raise UserError(f"{changed}, and the model was built for other {' and '.join(lost)}; bring the data back.")
     log.warning("%s; going on, as exact=false says.", changed)
     if cfg.get("run") and is_first_rank():
         Run(cfg.run_dir).update(exact=False, not_exact=changed)
-
-
-def meaning(facts: Any) -> dict[str, Any]:
-    """What the inputs and outputs of a model mean: the facts without statistics."""
-    columns = [[column.get(key) for key in ("name", "categories", "offset")] for column in facts.get("columns", ())]
-    return {name: facts.get(name) for name in ("kind", "shape", "outputs", "classes")} | {"columns": columns}
 
 
 def facts(cfg: DictConfig, datamodule: LightningDataModule) -> None:

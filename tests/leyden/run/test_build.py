@@ -70,7 +70,6 @@ def test_a_direction_that_nobody_knows_is_asked_for(train, key, typed):
         ("trainer.gradient_clip_algorithm=inf", "trainer"),
         ("trainer.max_time=3600", "trainer"),
         ("trainer.precision=7", "trainer"),
-        ("task.classes='*'", "task"),
         ("model.hidden=[a]", "task.model cannot be built"),
         ("init_from=0.1", "0.1 is no run directory"),
         ("init_from={a:1}", "is no run directory"),

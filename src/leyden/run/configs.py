@@ -67,5 +67,6 @@ def mode(metric: str, monitor: str = "", mode_of_monitor: str | None = None) -> 
     return mode_of_monitor if metric == monitor else direction(metric)
 
 
-for name, function in {"direction": mode, "label": label, "in_project": in_project}.items():
-    OmegaConf.register_new_resolver(name, function, replace=True)
+OmegaConf.register_new_resolver("direction", mode, replace=True)
+OmegaConf.register_new_resolver("label", label, replace=True)
+OmegaConf.register_new_resolver("in_project", in_project, replace=True)

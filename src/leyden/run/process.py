@@ -41,7 +41,7 @@ NOISE = (
 )
 JOBS = itertools.count()  # of this process
 LOGGERS = ("lightning.pytorch", "lightning.fabric", "lightning")
-FLAGS = (  # what holds for the whole process: how to read it, and to set it
+FLAGS: tuple[tuple[Any, Any], ...] = (  # what holds for the whole process: how to read it, and to set it
     (torch.get_num_threads, torch.set_num_threads),
     (torch.get_default_dtype, torch.set_default_dtype),
     (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),

@@ -5,7 +5,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from enum import Enum
 from pathlib import Path
@@ -121,11 +121,12 @@ class Run:
         busy = Busy(f"{self.directory} is being run by another process{who}; wait for its end.")
         if alive(record):
             raise busy
-        try:
-            with lock(self.directory / ".lock", wait=False):
-                yield
-        except Timeout as error:
-            raise busy from error
+        with ExitStack() as held:
+            try:
+                held.enter_context(lock(self.directory / ".lock", wait=False))
+            except Timeout as error:
+                raise busy from error
+            yield
 
 
 # whether a run is alive

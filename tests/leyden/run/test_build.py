@@ -1,7 +1,6 @@
 import pytest
 
 from leyden import UserError
-from leyden.files import read_json
 from leyden.run.run import Run
 
 
@@ -26,11 +25,10 @@ def test_a_refusal_of_lightning_is_a_sentence(train):
         train("trainer.gradient_clip_algorithm=nonsense", "trainer.gradient_clip_val=1")
 
 
-@pytest.mark.parametrize(("key", "value"), [("seed", 0), ("seed", 7)])
-def test_one_seed_one_set_of_weights(train, key, value):
+def test_one_seed_one_set_of_weights(train):
     first, again, other = (
-        read_json(train(f"seed={seed}", folder=str(i)) / "metrics.json")["weights_sha256"]
-        for i, seed in enumerate((value, value, value + 1))
+        Run(train(f"seed={seed}", "trainer.max_epochs=1", folder=str(i))).metrics["weights_sha256"]
+        for i, seed in enumerate((0, 0, 1))
     )
     assert first == again != other
 

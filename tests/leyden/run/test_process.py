@@ -83,9 +83,9 @@ def test_what_an_earlier_job_left_is_freed_when_the_next_begins(train, monkeypat
         fit(self, task, **keywords)
 
     monkeypatch.setattr(lightning.Trainer, "fit", watch)
-    for folder in "abc":
+    for folder in "ab":
         train("trainer.max_epochs=1", folder=folder)
-    assert len(kept) == 3
+    assert len(kept) == 2
 
 
 def test_the_same_seed_draws_the_same_and_threads_are_set(configure):

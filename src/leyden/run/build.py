@@ -15,7 +15,7 @@ from lightning.pytorch.callbacks import Callback, Checkpoint, RichProgressBar
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+from omegaconf.errors import MissingMandatoryValue
 
 from leyden import UserError, lightning_internals, require
 from leyden.data.datamodule import DataModule
@@ -123,16 +123,13 @@ def facts(cfg: DictConfig, datamodule: LightningDataModule) -> None:
     """Put what the data says of itself into cfg.facts, from where models and tasks take it.
 
     Raises:
-        UserError: the config has facts already, or those of the data are no plain values or name a target.
+        UserError: the config has facts already, or those of the data name a target.
     """
     require(not cfg.facts, "facts", "left out, as the data says them", cfg.facts)
     found = getattr(datamodule, "facts", {})
     if any("_target_" in part for part in trust.parts(found)):
         raise UserError("The facts of the data must have no key '_target_', which builds something; rename it.")
-    try:
-        cfg.facts = configs.literal(found)
-    except OmegaConfBaseException as error:
-        raise UserError(f"{error.full_key} of the data must be plain lists, texts and numbers: {error.msg}.") from error
+    cfg.facts = configs.literal(found)
 
 
 # all that is trained
@@ -144,10 +141,9 @@ def parts(cfg: DictConfig) -> tuple[LightningDataModule, LightningModule]:
     Raises:
         UserError: a config that was stored wants what may not be built, or its data has changed.
     """
-    for key in ("checkpoint.mode", "scheduler.mode", "callbacks.early_stopping.mode"):
-        mode = OmegaConf.select(cfg, key, default="")  # of other schedulers it means other things
-        known = mode in ("min", "max") or (mode is not None and key != "checkpoint.mode")
-        require(known, key, "min or max where the name of what it watches does not say which is better", mode)
+    unknown = "min or max, as the name of what it watches does not say which is better"
+    require(cfg.checkpoint.mode in ("min", "max"), "checkpoint.mode", unknown, cfg.checkpoint.mode)
+    require(OmegaConf.select(cfg, "scheduler.mode", default="") is not None, "scheduler.mode", unknown, None)
     if cfg.rerun:
         cfg.facts = None  # as the data says now
     datamodule = data(cfg)

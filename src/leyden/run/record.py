@@ -102,10 +102,8 @@ def recording(cfg: DictConfig) -> Iterator[LiveRun]:
         name = signal.Signals(error.code - 128).name if isinstance(error.code, int) and error.code > 128 else "exit"
         run.end(Status.STOPPED, name)
         if "resume" in cfg and is_first_rank():
-            swept = (run.directory.parent / "sweep.json").is_file()
-            where = shlex.quote(str(in_words(run.directory.parent if swept else run.directory)))
-            key = "sweep" if swept else "resume"
-            log.warning("Stopped by %s; go on with: python src/train.py %s=%s", name, key, where)
+            where = shlex.quote(str(in_words(run.directory)))
+            log.warning("Stopped by %s; go on with: python src/train.py resume=%s", name, where)
         raise
     except BaseException as error:
         run.end(Status.FAILED, f"{type(error).__name__}: {error}")

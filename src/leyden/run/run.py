@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
@@ -77,10 +78,7 @@ class Run:
     @property
     def started(self) -> float:
         """The instant at which the run began, in seconds; 0 where it does not say."""
-        try:
-            return datetime.fromisoformat(str(self.record.get("started"))).timestamp()
-        except ValueError:
-            return 0.0
+        return instant(self.record.get("started"))
 
     def update(self, **fields: Any) -> None:
         """Change some fields of run.json."""
@@ -147,14 +145,10 @@ def alive(record: dict[str, Any]) -> bool:
         return False
     if record.get("host") == socket.gethostname():
         return record.get("pid_born") == process_start_time(record.get("pid"))
-    then, here = record.get("slurm"), slurm_job()
-    try:
-        if then and here and then["job"] == here["job"]:  # requeued, so that its earlier start is over
-            return then["restarts"] >= here["restarts"]
-        beat = datetime.fromisoformat(str(record.get("heartbeat")))
-        return (datetime.now().astimezone() - beat).total_seconds() < STALE_S
-    except (ValueError, TypeError, KeyError):  # no time, or one without a zone
+    job = slurm_job()
+    if job and record.get("slurm") == job | {"restarts": job["restarts"] - 1}:  # requeued: its earlier start is over
         return False
+    return time.time() - instant(record.get("heartbeat")) < STALE_S
 
 
 def this_process() -> dict[str, Any]:
@@ -186,3 +180,11 @@ def process_start_time(pid: int | None) -> str | None:
 
 def now() -> str:
     return datetime.now().astimezone().isoformat(timespec="milliseconds")
+
+
+def instant(text: Any) -> float:
+    """A time as `now` writes it in seconds, wherever the clock stood; 0 where it is none."""
+    try:
+        return datetime.fromisoformat(str(text)).timestamp()
+    except ValueError:
+        return 0.0

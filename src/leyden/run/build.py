@@ -75,8 +75,10 @@ def data(cfg: DictConfig, split: str | None = None) -> LightningDataModule:
         UserError: its splits are cut anew from other data than what the run saw, so that test may hold what it was
             trained on, and `exact` forbids it.
     """
-    tree, run = cfg.copy(), run_before(cfg)
-    before = run.record if run else {}
+    directory = cfg.run_dir if cfg.get("resume") else cfg.get("rerun")
+    if cfg.get("run"):  # the checkpoint of another command
+        directory = Path(cfg.run).parent.parent
+    tree, before = cfg.copy(), Run(directory).record if directory else {}
     tree.data_dir = str(paths.in_project(cfg.data_dir))
     tree.seed = cfg.seed if cfg.get("rerun") else before.get("seed", cfg.seed)
     with exact.isolated(tree.seed):
@@ -85,14 +87,6 @@ def data(cfg: DictConfig, split: str | None = None) -> LightningDataModule:
         return exact.once(made, pl_worker_init_function, tree.seed)
     check_same(cfg, made, before, split)
     return made
-
-
-def run_before(cfg: DictConfig) -> Run | None:
-    """The run that is read, goes on or is repeated; None of a new one."""
-    if cfg.get("run"):
-        return Run(Path(cfg.run).parent.parent)
-    directory = cfg.run_dir if cfg.get("resume") else cfg.get("rerun")
-    return Run(directory) if directory else None
 
 
 def check_same(cfg: DictConfig, datamodule: DataModule, before: dict[str, Any], split: str | None) -> None:

@@ -69,30 +69,42 @@ class LiveRun(Run):
 
     def begin(self, task: LightningModule, trainer: Trainer, datamodule: LightningDataModule) -> dict[str, Any]:
         """Store what the run is built from: its config with the facts, uncommitted changes, and the returned sizes."""
-        sizes = measured(task, trainer, datamodule)
-        if not is_first_rank():
-            return sizes
-        self.open()
-        drop_unused_groups(self.cfg)
-        tree = self.cfg.copy()
-        tree.update({key: None for key in ("run_dir", "resume", "rerun") if key in tree})  # of this start only
-        OmegaConf.save(tree, self.config_file)
-        if patch := changes():
-            (self.directory / "changes.patch").write_text(patch, encoding="utf-8")
-        self.update(**sizes)
+        batch, batches = getattr(datamodule, "batch_size", None), trainer.world_size * trainer.accumulate_grad_batches
+        sizes = {
+            "threads": torch.get_num_threads(),
+            "precision": trainer.precision,
+            "world_size": trainer.world_size,
+            "effective_batch": batch * batches if isinstance(batch, int) else None,
+            "device": str(trainer.strategy.root_device),
+            "parameters": count(task),
+            "data_fingerprint": getattr(datamodule, "fingerprint", None),
+            "padding": getattr(datamodule, "padding", None),
+            "kernels": dict(kernels.found),
+            **(datamodule.notes if isinstance(datamodule, DataModule) else {}),
+        }
+        if is_first_rank():
+            self.open()
+            drop_unused_groups(self.cfg)
+            tree = self.cfg.copy()
+            tree.update({key: None for key in ("run_dir", "resume", "rerun") if key in tree})  # of this start only
+            OmegaConf.save(tree, self.config_file)
+            if patch := changes():
+                (self.directory / "changes.patch").write_text(patch, encoding="utf-8")
+            self.update(**sizes)
         return sizes
-
-    def close(self) -> None:
-        self.ended.set()
-        logging.getLogger().removeHandler(self.file)
-        self.file.close()
 
 
 @contextmanager
 def recording(cfg: DictConfig) -> Iterator[LiveRun]:
     """Keep run.json true from the start to the end, and train.log with it; `process.restored` ends what is shown."""
+    screen, root = logging.StreamHandler(sys.stdout), logging.getLogger()
+    screen.addFilter(lambda entry: entry.name.startswith("leyden") or entry.levelno >= logging.WARNING)
+    screen.addFilter(lambda entry: entry.name != "leyden.file")  # for train.log alone
+    root.handlers = [screen]
+    root.setLevel(logging.INFO)
+    logging.captureWarnings(True)
+    logging.raiseExceptions = False  # a pipe that is closed ends the output, not the run
     run = LiveRun(cfg)
-    log_to_screen()
     if not cfg.get("resume"):
         run.open()
     try:
@@ -112,22 +124,13 @@ def recording(cfg: DictConfig) -> Iterator[LiveRun]:
             raise UserError(" ".join(str(error).split())) from error
         raise
     finally:
-        run.close()
+        run.ended.set()
+        root.removeHandler(run.file)
+        run.file.close()
 
 
 def is_first_rank() -> bool:
     return os.environ.get("RANK", "0") == "0"
-
-
-def log_to_screen() -> None:
-    """Show lines of leyden's, and warnings of anybody's; the logger leyden.file is for train.log alone."""
-    screen = logging.StreamHandler(sys.stdout)
-    screen.addFilter(lambda entry: entry.name.startswith("leyden") or entry.levelno >= logging.WARNING)
-    screen.addFilter(lambda entry: entry.name != "leyden.file")
-    logging.getLogger().handlers = [screen]
-    logging.getLogger().setLevel(logging.INFO)
-    logging.captureWarnings(True)
-    logging.raiseExceptions = False  # a pipe that is closed ends the output, not the run
 
 
 # where a run comes from
@@ -172,23 +175,6 @@ def git(*arguments: str) -> str:
 
 
 # what it is made of
-
-
-def measured(task: LightningModule, trainer: Trainer, datamodule: LightningDataModule) -> dict[str, Any]:
-    """What run.json stores of the objects themselves."""
-    batch, batches = getattr(datamodule, "batch_size", None), trainer.world_size * trainer.accumulate_grad_batches
-    return {
-        "threads": torch.get_num_threads(),
-        "precision": trainer.precision,
-        "world_size": trainer.world_size,
-        "effective_batch": batch * batches if isinstance(batch, int) else None,
-        "device": str(trainer.strategy.root_device),
-        "parameters": count(task),
-        "data_fingerprint": getattr(datamodule, "fingerprint", None),
-        "padding": getattr(datamodule, "padding", None),
-        "kernels": dict(kernels.found),
-        **(datamodule.notes if isinstance(datamodule, DataModule) else {}),
-    }
 
 
 def count(module: torch.nn.Module) -> int:

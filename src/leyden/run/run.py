@@ -87,7 +87,9 @@ class Run:
 
     def start(self, **fields: Any) -> None:
         """Note that this process runs it."""
-        self.update(status=Status.RUNNING, reason=None, ended=None, **fields, **this_process())
+        pid = os.getpid()
+        process = {"host": socket.gethostname(), "pid": pid, "pid_born": process_start_time(pid), "heartbeat": now()}
+        self.update(status=Status.RUNNING, reason=None, ended=None, slurm=slurm_job(), **process, **fields)
 
     def end(self, status: Status, reason: str | None = None) -> None:
         self.update(status=status, reason=reason, ended=now())
@@ -149,13 +151,6 @@ def alive(record: dict[str, Any]) -> bool:
     if job and record.get("slurm") == job | {"restarts": job["restarts"] - 1}:  # requeued: its earlier start is over
         return False
     return time.time() - instant(record.get("heartbeat")) < STALE_S
-
-
-def this_process() -> dict[str, Any]:
-    """What `alive` wants to know of the process that runs something."""
-    pid = os.getpid()
-    born = process_start_time(pid)
-    return {"host": socket.gethostname(), "pid": pid, "pid_born": born, "heartbeat": now(), "slurm": slurm_job()}
 
 
 def slurm_job() -> dict[str, Any] | None:

@@ -17,7 +17,7 @@ def evaluate(cfg: DictConfig) -> dict[str, float]:
 
     with process.restored(), record.recording(cfg) as run:
         require(cfg.split in ("train", "val", "test"), "split", "one of train, val, test", cfg.split)
-        process.switches(cfg)
+        process.set_global_torch_flags(cfg)
         datamodule, task = build.data(cfg, cfg.split), build.task(cfg)
         datamodule.tested = cfg.split
         trainer = build.trainer(cfg, [])

@@ -29,7 +29,7 @@ def export(cfg: DictConfig) -> str:
 
         with output.writing(target, cfg.overwrite) as beside:
             # build the checkpoint's task, and let it predict real samples
-            process.switches(cfg)
+            process.set_global_torch_flags(cfg)
             task = build.task(cfg)
             checkpoints.load(task, Path(cfg.run))
             task.float().eval()

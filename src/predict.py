@@ -20,7 +20,7 @@ def predict(cfg: DictConfig) -> int:
 
     with process.restored(), record.recording(cfg):
         check(cfg)
-        process.switches(cfg)
+        process.set_global_torch_flags(cfg)
         path = Path(cfg.output).expanduser().absolute() if cfg.output else None
         with predictor.writing(path, cfg.overwrite) as writer:  # each batch as it comes
             model, source = prepare(cfg)

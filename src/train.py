@@ -17,7 +17,7 @@ def train(cfg: DictConfig) -> float | None:
 
     with process.restored(), record.recording(cfg) as run, ExitStack() as after:
         # build
-        process.switches(cfg)
+        process.set_global_torch_flags(cfg)
         datamodule, task = build.parts(cfg)
         keeper, *others = build.watchers(cfg)
         trainer = build.trainer(cfg, [keeper, *others])

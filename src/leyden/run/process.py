@@ -86,7 +86,7 @@ def restore(environment: dict[str, str], handlers: dict[int, Any]) -> None:
             signal.signal(number, handler)
 
 
-def switches(cfg: DictConfig) -> None:
+def set_global_torch_flags(cfg: DictConfig) -> None:
     """Set what holds for the whole process: seed, threads, precision of products, and less noise."""
     seed, precision = cfg.seed, cfg.matmul_precision
     require(0 <= seed < 2**32, "seed", "from 0 to 4294967295", seed)

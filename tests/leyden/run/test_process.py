@@ -91,7 +91,7 @@ def test_what_an_earlier_job_left_is_freed_when_the_next_begins(train, monkeypat
 def test_the_same_seed_draws_the_same_and_threads_are_set(configure):
     drawn = []
     for _ in range(2):
-        process.switches(configure("seed=3", "threads=1"))
+        process.set_global_torch_flags(configure("seed=3", "threads=1"))
         drawn.append(torch.rand(3).tolist())
     assert drawn[0] == drawn[1] and torch.get_num_threads() == 1
 
@@ -105,7 +105,7 @@ def test_threads_follow_the_environment_unless_they_are_said(configure, monkeypa
 
 def test_a_precision_of_products_that_is_none_is_refused(configure):
     with pytest.raises(UserError, match="matmul_precision"):
-        process.switches(configure("matmul_precision=low"))
+        process.set_global_torch_flags(configure("matmul_precision=low"))
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="for glibc alone")

@@ -41,12 +41,12 @@ def benchmark(cfg: DictConfig) -> float:
         raise UserError("A benchmark measures one process; start it without torchrun, with trainer.devices=1.")
     with process.restored(), record.recording(cfg) as run:
         # build
-        process.switches(cfg)
+        process.set_global_torch_flags(cfg)
         if cfg.op:
             return operator(cfg)
         datamodule = build.data(cfg)
         build.facts(cfg, datamodule)
-        run.begin(**build.summary(build.task(cfg), build.trainer(cfg, []), datamodule))
+        run.begin(build.task(cfg), build.trainer(cfg, []), datamodule)
 
         # measure everything in turn; the first round warms up
         rounds = []
@@ -115,7 +115,7 @@ def measure(cfg: DictConfig, datamodule: Any, plain: bool) -> Any:
     from leyden.debug import timing
     from leyden.run import build, process
 
-    process.switches(cfg)  # the same weights each time
+    process.set_global_torch_flags(cfg)  # the same weights each time
     with TemporaryDirectory(dir=cfg.run_dir) as folder, ExitStack() as after:
         logging.disable(logging.WARNING)  # what the run says of itself
         after.callback(logging.disable, logging.NOTSET)

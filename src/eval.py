@@ -5,7 +5,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from leyden import UserError
+from leyden import UserError, require
 from leyden.launch.command import launch
 
 log = logging.getLogger("leyden.eval")
@@ -13,26 +13,23 @@ log = logging.getLogger("leyden.eval")
 
 def evaluate(cfg: DictConfig) -> dict[str, float]:
     """The metrics of a run's checkpoint on one split, printed and stored."""
-    from leyden.run import build, loggers, process, record, same_data
-    from leyden.run.run import Run
+    from leyden.run import build, loggers, process, record
 
     with process.restored(), record.recording(cfg) as run:
-        if cfg.split not in ("train", "val", "test"):
-            raise UserError(f"split={cfg.split} is none; choose train, val or test.")
-        process.switches(cfg)
-        datamodule, task = build.data(cfg), build.task(cfg)
-        same_data.check(cfg, datamodule, cfg.split)
+        require(cfg.split in ("train", "val", "test"), "split", "one of train, val, test", cfg.split)
+        process.set_global_torch_flags(cfg)
+        datamodule, task = build.data(cfg, cfg.split), build.task(cfg)
         datamodule.tested = cfg.split
         trainer = build.trainer(cfg, [])
-        run.begin(**build.summary(task, trainer, datamodule))
+        run.begin(task, trainer, datamodule)
         metrics = build.evaluate(trainer, task, datamodule, Path(cfg.run))
         if not metrics:
             raise UserError(f"There is nothing to evaluate: no {cfg.split} data, or a task without a step for it.")
         metrics = {name.replace("test/", f"{cfg.split}/"): value for name, value in metrics.items()}
         if trainer.is_global_zero:
             results = {"test": metrics | {"checkpoint": cfg.run}}
-            Run(Path(cfg.run_dir)).write_metrics(results)
-            log.info(loggers.in_lines(results, Path(cfg.run_dir)))
+            run.write_metrics(results)
+            log.info(loggers.in_lines(results, run.directory))
     return metrics
 
 

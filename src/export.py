@@ -25,7 +25,7 @@ def export(cfg: DictConfig) -> str:
         target = target_path(cfg, run.directory, formats.ENDINGS[cfg.format])
         with output.writing(target, cfg.overwrite) as beside:
             # the checkpoint's task, and what it makes of real samples
-            process.switches(cfg)
+            process.set_global_torch_flags(cfg)
             task = build.task(cfg)
             checkpoints.load(task, Path(cfg.run))
             graph, metadata, cases = prepare(task.float().eval(), cfg)
@@ -48,14 +48,13 @@ def export(cfg: DictConfig) -> str:
 def prepare(task: Any, cfg: DictConfig) -> Any:
     """What is exported, its metadata, and what its file is checked on: real samples, or the example of an own task."""
     from leyden.deploy import graph, verify
-    from leyden.run import build, same_data
+    from leyden.run import build
     from leyden.tasks.supervised import Supervised
 
     if not isinstance(task, Supervised):
         return verify.from_example(task)
     tree: Any = OmegaConf.to_container(cfg, resolve=True)
     datamodule = build.data(cfg)
-    same_data.check(cfg, datamodule)
     return verify.from_data(task, datamodule, graph.metadata_of(tree["facts"] or {}, tree["data"], task.meaning))
 
 

@@ -26,7 +26,7 @@ def predict(cfg: DictConfig) -> int:
         path = Path(cfg.output).expanduser().absolute() if cfg.output else None
         good = path is None or path.suffix.lower() in (".csv", ".jsonl")
         require(good, "output", "a file that ends in .csv or .jsonl", cfg.output)
-        process.switches(cfg)
+        process.set_global_torch_flags(cfg)
 
         with predictor.writing(path, cfg.overwrite) as writer:  # each batch as it comes
             model, source = prepare(cfg)
@@ -56,7 +56,7 @@ def prepare(cfg: DictConfig) -> tuple[Any, Any]:
     from leyden.data.datamodule import DataModule, cores
     from leyden.deploy import graph, inputs, predictor
     from leyden.resume import checkpoints
-    from leyden.run import build, same_data
+    from leyden.run import build
     from leyden.tasks.supervised import Supervised
 
     task: Any = build.task(cfg)
@@ -65,8 +65,7 @@ def prepare(cfg: DictConfig) -> tuple[Any, Any]:
     if not (cfg.split if own else isinstance(task, Supervised)):
         needs = "a predict_step(batch, batch_idx) that returns a dict, and its own data: split=test in place of input"
         raise UserError(f"{type(task).__name__} needs {needs}.")
-    data: Any = build.data(cfg) if cfg.split else None
-    same_data.check(cfg, data, cfg.split)
+    data: Any = build.data(cfg, cfg.split) if cfg.split else None
     if own:
         return task, predictor.to_predict(data, cfg.split)
     if data and (not isinstance(data, DataModule) or cfg.split == "predict"):

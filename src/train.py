@@ -2,7 +2,6 @@
 
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 
 from omegaconf import DictConfig
 
@@ -16,23 +15,22 @@ def train(cfg: DictConfig) -> float | None:
     from leyden.resume import checkpoints, snapshot
     from leyden.run import build, loggers, paths, process, record
 
-    directory = Path(cfg.run_dir)
     with process.restored(), record.recording(cfg) as run, ExitStack() as after:
         # build
-        process.switches(cfg)
+        process.set_global_torch_flags(cfg)
         datamodule, task = build.parts(cfg)
         keeper, *chosen, records = build.watchers(cfg)
         trainer = build.trainer(cfg, [keeper, *chosen, records])
 
         # from the start, from other weights, or from where the run was stopped; up to here a refusal changes nothing
-        last, entry = checkpoints.newest(run.run.checkpoints, cfg.resume) if cfg.resume else (None, {})
+        last, entry = checkpoints.newest(run.checkpoints, cfg.resume) if cfg.resume else (None, {})
         keeper.check(trainer, datamodule, entry)
         if cfg.init_from and not last:
             checkpoints.load(task, paths.weights(cfg.init_from, paths.in_project(cfg.log_dir)), cfg.strict)
-        run.begin(**build.summary(task, trainer, datamodule))
+        sizes = run.begin(task, trainer, datamodule)
         if trainer.is_global_zero:
-            record.tell(cfg, keeper.monitor, keeper.mode)
-            snapshot.restore_files(directory, entry.get("files", {}))
+            record.announce(cfg, task, sizes, f"{keeper.monitor} ({keeper.mode})")
+            snapshot.restore_files(run.directory, entry.get("files", {}))
 
         # train
         loggers.begin(trainer, cfg, resumed=last is not None)
@@ -50,14 +48,14 @@ def train(cfg: DictConfig) -> float | None:
         # test the best weights, or the last ones where none are known to be best; not of a run that a search gives up
         best = keeper.best.get("checkpoint")
         if keeper.guard.pruned:
-            run.end |= {"status": "pruned", "reason": f"the search gave it up after epoch {trainer.current_epoch}"}
-        tested = best and directory / best
+            run.pruned = f"the search gave it up after epoch {trainer.current_epoch}"
+        tested = run.directory / best if best else None
         metrics = {} if keeper.guard.pruned else build.evaluate(trainer, task, datamodule, tested)
         results["test"] = {**metrics, "checkpoint": best} if metrics else {}
 
         # tell
         if trainer.is_global_zero:
-            run.run.write_metrics(results)
+            run.write_metrics(results)
             loggers.conclude(trainer, cfg, results)
         return keeper.best.get("objective")
 

@@ -1,4 +1,4 @@
-"""Writing a file whole, and JSON that a reader never sees half written."""
+"""Writing a file whole, JSON that a reader never sees half written, and locks."""
 
 import json
 import os
@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock
 
 
 @contextmanager
@@ -50,3 +52,8 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
     text = re.sub(r"\[\n[\d\s,.e+-]*\]", lambda row: f"[{' '.join(row[0][1:-1].split())}]", text)  # one line
     with replacing(path) as beside:
         beside.write_text(text + "\n", encoding="utf-8")
+
+
+def lock(path: Path, wait: bool = True) -> FileLock:
+    """A lock for `with`, which the system lets go of when the process ends; filelock.Timeout if nobody is to wait."""
+    return FileLock(path, timeout=-1 if wait else 0)

@@ -7,9 +7,9 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from leyden import UserError
-from leyden.files import read_json
 from leyden.run.keys import direction
 from leyden.run.paths import in_project
+from leyden.run.run import Run
 
 PACKAGES = ("own", "trusted")  # keys that say which packages a stored config may build from
 NEEDED = ("data", "task", "trainer")  # in the config of a run
@@ -21,15 +21,16 @@ def stored(directory: Path) -> DictConfig:
     Raises:
         UserError: it cannot be read.
     """
+    run = Run(directory)
     try:
-        tree = OmegaConf.load(directory / "config.yaml")
+        tree = OmegaConf.load(run.config_file)
     except Exception as error:  # of YAML and of OmegaConf alike
-        raise UserError(f"{directory / 'config.yaml'} cannot be read ({str(error).splitlines()[0]}).") from error
+        raise UserError(f"{run.config_file} cannot be read ({str(error).splitlines()[0]}).") from error
     if not isinstance(tree, DictConfig) or not all(isinstance(tree.get(key), DictConfig) for key in NEEDED):
-        raise UserError(f"{directory / 'config.yaml'} is no config of a run: it needs {', '.join(NEEDED)}.")
+        raise UserError(f"{run.config_file} is no config of a run: it needs {', '.join(NEEDED)}.")
     for key in ("hydra", "defaults"):  # would be Hydra's own, which builds what they name
         tree.pop(key, None)
-    tree.threads = tree.get("threads") or read_json(directory / "run.json").get("threads")
+    tree.threads = tree.get("threads") or run.record.get("threads")
     return tree
 
 
@@ -55,9 +56,6 @@ def literal(value: Any) -> Any:
     return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
 
 
-# resolvers
-
-
 def label(run_dir: str | None) -> str | None:
     """The name of a run among all: of a job of a sweep with the sweep's."""
     path = Path(run_dir or "")
@@ -69,6 +67,6 @@ def mode(metric: str, monitor: str = "", mode_of_monitor: str | None = None) -> 
     return mode_of_monitor if metric == monitor else direction(metric)
 
 
-RESOLVERS: dict[str, Any] = {"direction": mode, "label": label, "in_project": in_project}
-for name, function in RESOLVERS.items():
-    OmegaConf.register_new_resolver(name, function, replace=True)
+OmegaConf.register_new_resolver("direction", mode, replace=True)
+OmegaConf.register_new_resolver("label", label, replace=True)
+OmegaConf.register_new_resolver("in_project", in_project, replace=True)

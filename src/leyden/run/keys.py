@@ -1,6 +1,5 @@
 """The role of each config key: what a resume may change, what tells runs apart, what identifies a job of a sweep."""
 
-import functools
 import re
 
 # What a longer run has more of.
@@ -21,6 +20,8 @@ LABEL = (
     "max_failures", "stop_on_failure", "trusted", "own", "exact", "facts", "objective", "logger", "profiler",
 )  # fmt: skip
 ROLES = {"growth": GROWTH, "place": PLACE, "path": PATHS, "harmless": HARMLESS, "label": LABEL}
+ROLE_OF = {key: name for name, keys in ROLES.items() for key in keys}
+RESUMABLE = ("growth", "path", "harmless", "label")  # may be changed while a run goes on
 
 SMALL = {  # words in the names of metrics of which less is better
     "loss", "error", "mse", "mae", "rmse", "msle", "mape", "nll", "bce", "kl", "perplexity", "huber", "fid", "wer",
@@ -32,19 +33,12 @@ LARGE = {  # words in the names of metrics of which more is better
 }  # fmt: skip
 UNSURE = {"gap", "drop", "diff", "delta", "decrease", "neg", "negative", "inverse", "std", "var", "ratio"}  # of either
 
-RESUMABLE = ("growth", "path", "harmless", "label")  # may be changed while a run goes on
 
-
-@functools.cache
 def role(key: str) -> str:
     """The role of a dotted key: that of the longest beginning in the table, or else identity: it changes numbers."""
-    parts = key.split(".")
-    for end in range(len(parts), 0, -1):
-        beginning = ".".join(parts[:end])
-        for name, keys in ROLES.items():
-            if beginning in keys:
-                return name
-    return "identity"
+    while key not in ROLE_OF and "." in key:
+        key = key.rpartition(".")[0]
+    return ROLE_OF.get(key, "identity")
 
 
 def direction(metric: str) -> str | None:

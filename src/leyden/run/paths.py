@@ -2,28 +2,21 @@
 
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from leyden import UserError
-from leyden.run.run import Run, Status, status_of
+from leyden.run.run import Run, Status
 
 PROJECT = Path(__file__).resolve().parents[3]
 CONF = PROJECT / "conf"
 
 
 def in_project(path: str | Path) -> Path:
-    """An absolute path as it is, a relative one from the project.
-
-    Raises:
-        UserError: it is no path.
-    """
-    if not isinstance(path, str | Path):
-        raise UserError(f"{path} is no folder; type log_dir=<folder> or data_dir=<folder>.")
-    return PROJECT / Path(path).expanduser()
+    """An absolute path as it is, a relative one from the project."""
+    return PROJECT / Path(str(path)).expanduser()
 
 
 def in_words(path: Path) -> Path:
@@ -32,26 +25,16 @@ def in_words(path: Path) -> Path:
 
 
 def logs_folder(typed: str | None = None) -> Path:
-    """The folder of all runs: as typed, or as conf/train.yaml and conf/local say.
-
-    Raises:
-        UserError: it cannot be known.
-    """
-    folder: Any = typed
+    """The folder of all runs: as typed, or as conf/train.yaml and conf/local say."""
+    files = [file for file in (CONF / "train.yaml", CONF / "local" / "default.yaml") if file.is_file()]
     try:
-        for file in (CONF / "train.yaml", CONF / "local" / "default.yaml") if typed is None else ():
-            folder = OmegaConf.select(OmegaConf.load(file), "log_dir", default=folder) if file.is_file() else folder
+        return in_project(OmegaConf.merge(*map(OmegaConf.load, files)).log_dir if typed is None else typed)
     except (OmegaConfBaseException, OSError, YAMLError) as error:
         raise UserError("log_dir of conf/ cannot be read here; type log_dir=<folder>.") from error
-    return in_project(folder)
 
 
 def create(folder: Path, name: str | None = None) -> Path:
-    """Make a run directory that no other launch has: by its name, or by the time.
-
-    Raises:
-        UserError: the folder cannot be written, or the name is taken.
-    """
+    """Make a run directory that no other launch has: by its name, or by the time."""
     while True:
         path = folder / (name or datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f"))
         try:
@@ -61,16 +44,13 @@ def create(folder: Path, name: str | None = None) -> Path:
             if name:
                 raise UserError(f"There is a run {path} already; choose another name, or delete it.") from error
         except OSError as error:
-            reason = error.strerror or error
-            raise UserError(f"The run directory {path} cannot be made ({reason}); set log_dir=<folder>.") from error
+            raise UserError(f"{path} cannot be made ({error.strerror}); type log_dir=<folder>.") from error
 
 
 def find(asked: str, logs: Path, unfinished: bool = False) -> Run:
-    """A run from a path, a checkpoint in it, a name, or latest: the newest one with a checkpoint, or the newest
-    unfinished one that nobody is running.
+    """A run from a path, a checkpoint in it, a name, or latest.
 
-    Raises:
-        UserError: there is no such run.
+    `latest` is the newest one with a checkpoint, or the newest `unfinished` one that nobody is running.
     """
     if asked == "latest":
         return latest(logs, unfinished)
@@ -82,33 +62,20 @@ def find(asked: str, logs: Path, unfinished: bool = False) -> Run:
 
 
 def latest(logs: Path, unfinished: bool) -> Run:
-    """The run that began last, as an instant, wherever its clock stood; UserError if there is none."""
-    found = []
-    for run in map(Run, [*logs.glob("train/*/"), *logs.glob("sweep/*/*/")]):
-        if record := run.record:
-            open_ = status_of(record) not in (Status.RUNNING, Status.FINISHED) and run.config_file.is_file()
-            found += [(started(record), run)] if (open_ if unfinished else run.begun) else []
+    """The run that began last, as an instant, wherever its clock stood."""
+    runs = [Run(path) for path in (*logs.glob("train/*/"), *logs.glob("sweep/*/*/"))]
+    if unfinished:
+        closed = (Status.RUNNING, Status.FINISHED, Status.UNKNOWN)
+        found = [run for run in runs if run.config_file.is_file() and run.status not in closed]
+    else:
+        found = [run for run in runs if run.begun]
     if not found:
         kind = "unfinished run" if unfinished else "run with a checkpoint"
         raise UserError(f"There is no {kind} in {logs}; python src/train.py makes one.")
-    return max(found, key=lambda pair: pair[0])[1]
-
-
-def started(record: dict[str, Any]) -> float:
-    """The instant at which a run began, in seconds; 0 where it does not say."""
-    try:
-        return datetime.fromisoformat(str(record.get("started"))).timestamp()
-    except ValueError:
-        return 0.0
+    return max(found, key=lambda run: run.started)
 
 
 def weights(source: str, logs: Path) -> Path:
-    """The file that `init_from=` means: a checkpoint or a state_dict, or the best or last checkpoint of a run.
-
-    Raises:
-        UserError: there is none.
-    """
-    file = Path(source).expanduser()
-    if not file.exists() and file.suffix in (".pt", ".pth", ".bin", ".ckpt"):
-        raise UserError(f"init_from={source}: there is no such file.")
-    return file if file.is_file() else find(source, logs).checkpoint(source)
+    """The file that `init_from=` means: a checkpoint or a state_dict, or the best or last checkpoint of a run."""
+    file = Path(str(source)).expanduser()
+    return file if file.is_file() else find(str(source), logs).checkpoint(source)

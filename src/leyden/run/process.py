@@ -8,21 +8,20 @@ import logging
 import multiprocessing
 import os
 import platform
-import random
 import signal
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import lightning
-import numpy as np
 import torch
 from omegaconf import DictConfig
+from torch._inductor import config as inductor
 from torch.backends import cudnn
 
-from leyden import UserError
+from leyden import require
 from leyden.data.datamodule import cores
 from leyden.resume import compiled
 
@@ -42,17 +41,15 @@ NOISE = (
 )
 JOBS = itertools.count()  # of this process
 LOGGERS = ("lightning.pytorch", "lightning.fabric", "lightning")
-FLAGS = (  # what holds for the whole process: how to read it, and to set it
+FLAGS: tuple[tuple[Any, Any], ...] = (  # what holds for the whole process: how to read it, and to set it
     (torch.get_num_threads, torch.set_num_threads),
     (torch.get_default_dtype, torch.set_default_dtype),
     (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
     (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
     (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
     (torch.is_grad_enabled, torch.set_grad_enabled),
-    (torch.get_rng_state, torch.set_rng_state),
-    (np.random.get_state, np.random.set_state),
-    (random.getstate, random.setstate),
 )
+ATTRIBUTES = ((inductor, "deterministic"), *((cudnn, name) for name in ("enabled", "benchmark", "deterministic")))
 
 
 @contextmanager
@@ -62,53 +59,52 @@ def restored() -> Iterator[None]:
         gc.collect()  # 0.4 s
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
-    loggers = {name: (logger := logging.getLogger(name), logger.handlers[:], logger.level) for name in LOGGERS}
-    handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
-    drawn = ((torch.cuda.get_rng_state_all, torch.cuda.set_rng_state_all),) if torch.cuda.is_initialized() else ()
-    flags: list[tuple[Any, Any]] = [(put, get()) for get, put in (*FLAGS, *drawn)]
-    environment, errors = dict(os.environ), logging.raiseExceptions
-    kernels: dict[str, Any] = {name: getattr(cudnn, name) for name in ("enabled", "benchmark", "deterministic")}
-    inductor = torch._inductor.config.deterministic
-    try:
-        with compiled.by_the_run_alone(), warnings.catch_warnings():
-            yield
-    finally:
-        for put, value in flags:
-            put(value)
-        torch._inductor.config.deterministic = inductor
-        for name, value in kernels.items():
-            setattr(cudnn, name, value)
-        for logger, before, level in loggers.values():
-            logger.handlers[:] = before
-            logger.setLevel(level)
-        logging.raiseExceptions = errors
-        for name in os.environ.keys() - environment.keys():
-            del os.environ[name]
-        os.environ.update(environment)
-        main = threading.current_thread() is threading.main_thread()  # others may set no handlers
-        for number, handler in handlers.items() if main else ():
-            if handler is not None and signal.getsignal(number) != handler:  # None: not one of Python's
-                signal.signal(number, handler)
+    with ExitStack() as after, compiled.by_the_run_alone(), warnings.catch_warnings():
+        for get, put in FLAGS:
+            after.callback(put, get())
+        for owner, name in ATTRIBUTES:
+            after.callback(setattr, owner, name, getattr(owner, name))
+        for logger in map(logging.getLogger, (None, *LOGGERS)):
+            after.callback(setattr, logger, "handlers", logger.handlers[:])
+            after.callback(logger.setLevel, logger.level)
+        after.callback(setattr, logging, "raiseExceptions", logging.raiseExceptions)
+        after.callback(logging.captureWarnings, False)
+        after.callback(
+            restore, dict(os.environ), {number: signal.getsignal(number) for number in signal.valid_signals()}
+        )
+        yield
 
 
-def switches(cfg: DictConfig) -> None:
+def restore(environment: dict[str, str], handlers: dict[int, Any]) -> None:
+    """Set environment and signal handlers back."""
+    for name in os.environ.keys() - environment.keys():
+        del os.environ[name]
+    os.environ.update(environment)
+    main = threading.current_thread() is threading.main_thread()  # others may set no handlers
+    for number, handler in handlers.items() if main else ():
+        if handler is not None and signal.getsignal(number) != handler:  # None: not one of Python's
+            signal.signal(number, handler)
+
+
+def set_global_torch_flags(cfg: DictConfig) -> None:
     """Set what holds for the whole process: seed, threads, precision of products, and less noise."""
-    for name in LOGGERS:
-        logging.getLogger(name).handlers.clear()
-        logging.getLogger(name).setLevel(logging.WARNING)
+    seed, precision = cfg.seed, cfg.matmul_precision
+    require(0 <= seed < 2**32, "seed", "from 0 to 4294967295", seed)
+    require(cfg.threads is None or cfg.threads > 0, "threads", "null or at least 1", cfg.threads)
+    precisions = ("highest", "high", "medium")
+    require(precision in precisions, "matmul_precision", f"one of {', '.join(precisions)}", precision)
+    for logger in map(logging.getLogger, LOGGERS):
+        logger.handlers.clear()
+        logger.setLevel(logging.WARNING)
     for pattern in NOISE:
         warnings.filterwarnings("ignore", pattern)
     if not torch.cuda.is_available():  # else each optimizer step tries to load NVML again, 200 us
         os.environ.pop("PYTORCH_NVML_BASED_CUDA_CHECK", None)
     set_malloc_thresholds()
     torch.set_num_threads(threads(cfg))
-    if cfg.matmul_precision not in ("highest", "high", "medium"):
-        raise UserError(f"matmul_precision={cfg.matmul_precision} is none; choose highest, high or medium.")
-    torch.set_float32_matmul_precision(cfg.matmul_precision)
-    torch.backends.cudnn.deterministic = bool(cfg.trainer.deterministic)  # the Trainer sets the rest before CUDA starts
-    if not 0 <= cfg.seed < 2**32:
-        raise UserError(f"`seed` must be from 0 to 4294967295; got `{cfg.seed}`.")
-    lightning.seed_everything(cfg.seed, workers=True, verbose=False)
+    torch.set_float32_matmul_precision(precision)
+    cudnn.deterministic = bool(cfg.trainer.deterministic)  # the Trainer sets the rest before CUDA starts
+    lightning.seed_everything(seed, workers=True, verbose=False)
 
 
 def set_malloc_thresholds() -> None:
@@ -129,10 +125,5 @@ def end_workers() -> None:
 
 def threads(cfg: DictConfig) -> int:
     """CPU threads of this process: as asked, by OMP_NUM_THREADS, or the cores divided among the processes."""
-    if cfg.threads is not None and cfg.threads < 1:
-        raise UserError(f"`threads` must be at least 1; got `{cfg.threads}`.")
-    if cfg.threads:
-        return cfg.threads
-    if os.environ.get("OMP_NUM_THREADS", "").isdigit():
-        return max(1, int(os.environ["OMP_NUM_THREADS"]))
-    return cores()
+    environment = os.environ.get("OMP_NUM_THREADS", "")
+    return cfg.threads or (int(environment) if environment.isdecimal() else 0) or cores()

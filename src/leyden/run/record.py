@@ -6,228 +6,197 @@ import platform
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
+from lightning import LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from leyden import UserError
+from leyden.data.datamodule import DataModule
+from leyden.ops import kernels
 from leyden.run.paths import PROJECT, in_words
-from leyden.run.run import HEARTBEAT_S, Run, Status, now, process_start_time, slurm_job
-from leyden.run.run_log import logging_to
+from leyden.run.run import HEARTBEAT_S, Run, Status, now
 
-PACKAGES = ("torch", "lightning", "torchvision", "torchmetrics", "hydra-core", "tensorboard", "onnx", "numpy")
+PACKAGES = ("torch", "lightning", "torchvision", "torchmetrics", "hydra-core", "numpy")
 log = logging.getLogger(__name__)
-PATCH_LIMIT = 2**20  # bytes of an untracked file that changes.patch takes in
 
 
-class Record:
-    """run.json and train.log of a run that is being built and run; in ranks above 0 nothing.
+class LiveRun(Run):
+    """The run of this process, which writes in rank 0 only, and nothing before it starts.
 
-    A run that goes on is left as it was until `begin`, so that a refusal changes nothing in it: neither its status, nor
-    its log, which would get the traceback of a command that came to nothing.
+    A run that goes on starts when all is built: until then a refusal changes neither its status nor its log.
     """
 
     def __init__(self, cfg: DictConfig):
-        self.cfg, self.run, self.silent = cfg, Run(cfg.run_dir), int(os.environ.get("RANK", 0)) > 0
-        self.end: dict[str, Any] = {"status": Status.FINISHED}  # what run.json says after a good end
-        self.begun = False
-        self.during = ExitStack()  # what lasts until the end
-        self.release = self.during.enter_context(logging_to(None if self.silent else self.run.log_file))
-
-    def start(self) -> None:
-        """Say that the run runs, and write on from here."""
-        self.begun = not self.silent
-        if self.begun:
-            old = self.cfg.get("resume") and self.run.record
-            said = resumption(old) if old else origin(self.cfg)
-            self.run.update(status=Status.RUNNING, reason=None, ended=None, **said)
-            self.during.enter_context(beating(self.run))
-            self.release()
-
-    def begin(self, **fields: Any) -> None:
-        """Store what the run is built from, once it is known: the tree with its facts, the changes, and `fields`."""
-        if self.silent:
-            return
-        if not self.begun:
-            self.start()
-        prune(self.cfg)
-        tree = self.cfg.copy()
-        tree.update({key: None for key in ("run_dir", "resume", "rerun") if key in tree})  # of this start only
-        OmegaConf.save(tree, self.run.config_file)
-        if patch := changes():
-            (self.run.directory / "changes.patch").write_text(patch, encoding="utf-8")
-        self.run.update(**fields)
+        super().__init__(cfg.run_dir)
+        self.cfg, self.writes = cfg, False
+        self.pruned: str | None = None  # why a search gave it up
+        self.ended = threading.Event()
+        self.file = logging.FileHandler(self.log_file, encoding="utf-8", delay=True)
+        self.file.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
 
     def update(self, **fields: Any) -> None:
-        """Change some fields of run.json."""
-        if self.begun:
-            self.run.update(**fields)
+        if self.writes:
+            super().update(**fields)
+
+    def open(self) -> None:
+        """Say that the run runs, and write its log from here on."""
+        if self.writes or not is_first_rank():
+            return
+        old = self.record if self.cfg.get("resume") else {}
+        here = {"at": now(), "after": old.get("reason") or self.status, **environment()}
+        self.writes = True
+        self.log_file.touch()  # a run has a log, though it may have nothing to say
+        logging.getLogger().addHandler(self.file)
+        self.start(**({"resumes": [*old.get("resumes", []), here]} if old else origin(self.cfg)))
+        threading.Thread(target=self.beat, daemon=True).start()
+
+    def beat(self) -> None:
+        """Write a sign of life now and then, for readers on other machines."""
+        while not self.ended.wait(HEARTBEAT_S):
+            self.update(heartbeat=now())
+
+    def begin(self, task: LightningModule, trainer: Trainer, datamodule: LightningDataModule) -> dict[str, Any]:
+        """Store what the run is built from: its config with the facts, uncommitted changes, and the returned sizes."""
+        batch, batches = getattr(datamodule, "batch_size", None), trainer.world_size * trainer.accumulate_grad_batches
+        sizes = {
+            "threads": torch.get_num_threads(),
+            "precision": trainer.precision,
+            "world_size": trainer.world_size,
+            "effective_batch": batch * batches if isinstance(batch, int) else None,
+            "device": str(trainer.strategy.root_device),
+            "parameters": count(task),
+            "data_fingerprint": getattr(datamodule, "fingerprint", None),
+            "padding": getattr(datamodule, "padding", None),
+            "kernels": dict(kernels.found),
+            **(datamodule.notes if isinstance(datamodule, DataModule) else {}),
+        }
+        if is_first_rank():
+            self.open()
+            drop_unused_groups(self.cfg)
+            tree = self.cfg.copy()
+            tree.update({key: None for key in ("run_dir", "resume", "rerun") if key in tree})  # of this start only
+            OmegaConf.save(tree, self.config_file)
+            if patch := changes():
+                (self.directory / "changes.patch").write_text(patch, encoding="utf-8")
+            self.update(**sizes)
+        return sizes
 
 
 @contextmanager
-def recording(cfg: DictConfig) -> Iterator[Record]:
-    """Keep run.json true from the start to the end, and train.log with it."""
-    record = Record(cfg)
-    directory = record.run.directory
-    with record.during:
-        if not cfg.get("resume"):
-            record.start()
-        try:
-            yield record
-        except SystemExit as error:
-            name = signal.Signals(error.code - 128).name if isinstance(error.code, int) and error.code > 128 else "exit"
-            record.update(status=Status.STOPPED, reason=name, ended=now())
-            if "resume" in cfg and not record.silent:
-                swept = (directory.parent / "sweep.json").is_file()
-                where = shlex.quote(str(in_words(directory.parent if swept else directory)))
-                key = "sweep" if swept else "resume"
-                log.warning("Stopped by %s; go on with: python src/train.py %s=%s", name, key, where)
-            raise
-        except BaseException as error:
-            record.update(status=Status.FAILED, reason=f"{type(error).__name__}: {error}", ended=now())
-            logging.getLogger("leyden.file").error("failed", exc_info=True)
-            # Lightning's word and OmegaConf's for a user's mistake
-            if type(error).__name__ == "MisconfigurationException" or isinstance(error, OmegaConfBaseException):
-                raise UserError(" ".join(str(error).split())) from error
-            raise
-        record.update(**record.end, ended=now())
-
-
-@contextmanager
-def beating(run: Run) -> Iterator[None]:
-    """Write a sign of life into run.json now and then, for readers on other machines."""
-    ended = threading.Event()
-
-    def beat() -> None:
-        while not ended.wait(HEARTBEAT_S):
-            run.update(heartbeat=now())
-
-    thread = threading.Thread(target=beat, daemon=True)
-    thread.start()
+def recording(cfg: DictConfig) -> Iterator[LiveRun]:
+    """Keep run.json true from the start to the end, and train.log with it; `process.restored` ends what is shown."""
+    screen, root = logging.StreamHandler(sys.stdout), logging.getLogger()
+    screen.addFilter(lambda entry: entry.name.startswith("leyden") or entry.levelno >= logging.WARNING)
+    screen.addFilter(lambda entry: entry.name != "leyden.file")  # for train.log alone
+    root.handlers = [screen]
+    root.setLevel(logging.INFO)
+    logging.captureWarnings(True)
+    logging.raiseExceptions = False  # a pipe that is closed ends the output, not the run
+    run = LiveRun(cfg)
+    if not cfg.get("resume"):
+        run.open()
     try:
-        yield
+        yield run
+        run.end(Status.PRUNED if run.pruned else Status.FINISHED, run.pruned)
+    except SystemExit as error:
+        name = signal.Signals(error.code - 128).name if isinstance(error.code, int) and error.code > 128 else "exit"
+        run.end(Status.STOPPED, name)
+        if "resume" in cfg and is_first_rank():
+            where = shlex.quote(str(in_words(run.directory)))
+            log.warning("Stopped by %s; go on with: python src/train.py resume=%s", name, where)
+        raise
+    except BaseException as error:
+        run.end(Status.FAILED, f"{type(error).__name__}: {error}")
+        logging.getLogger("leyden.file").error("failed", exc_info=True)
+        if isinstance(error, MisconfigurationException | OmegaConfBaseException):  # their words for a user's mistake
+            raise UserError(" ".join(str(error).split())) from error
+        raise
     finally:
-        ended.set()
-        thread.join()
+        run.ended.set()
+        root.removeHandler(run.file)
+        run.file.close()
+
+
+def is_first_rank() -> bool:
+    return os.environ.get("RANK", "0") == "0"
+
+
+# where a run comes from
 
 
 def origin(cfg: DictConfig) -> dict[str, Any]:
-    """Where a run comes from: command, seed, code, versions, machine."""
+    """What was asked for, when and where; `overrides`: of a job of a sweep, its own."""
+    file, tree = Path(cfg.run_dir) / ".hydra" / "overrides.yaml", OmegaConf.to_container(cfg)
     return {
-        "command": typed(),
-        "overrides": overridden(Path(cfg.run_dir)),
+        "overrides": yaml.safe_load(file.read_text(encoding="utf-8")) or [] if file.is_file() else [],
         "started": now(),
-        "seed": cfg.get("seed"),
-        "tags": list(cfg.get("tags") or []),
-        "note": cfg.get("note"),
-        "rerun": cfg.get("rerun"),
-        "init_from": cfg.get("init_from"),
+        **{name: tree.get(name) for name in ("seed", "tags", "note", "rerun", "init_from")},
         "resumes": [],
-        **place(),
+        **environment(),
     }
 
 
-def typed() -> str:
-    return os.environ.get("LEYDEN_COMMAND") or shlex.join(["python", *sys.argv])
-
-
-def overridden(directory: Path) -> list[str]:
-    """What this run has of its own, as Hydra notes it: of a job of a sweep, its values."""
-    file = directory / ".hydra" / "overrides.yaml"
-    return yaml.safe_load(file.read_text(encoding="utf-8")) or [] if file.is_file() else []
-
-
-def place() -> dict[str, Any]:
-    """Which process on which machine runs which code."""
+def environment() -> dict[str, Any]:
+    """What was typed, the code, the versions and the machine."""
     return {
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
-        "pid_born": process_start_time(os.getpid()),
-        "heartbeat": now(),
-        "slurm": slurm_job(),
+        "command": os.environ.get("LEYDEN_COMMAND"),
         "commit": git("rev-parse", "--verify", "-q", "HEAD").strip() or None,
-        "versions": {"python": platform.python_version()} | {name: version(name) for name in PACKAGES},
+        "versions": {"python": platform.python_version()} | {name: metadata.version(name) for name in PACKAGES},
         "hardware": {"machine": platform.machine(), "system": platform.platform(), "cores": os.cpu_count()},
     }
-
-
-def resumption(old: dict[str, Any]) -> dict[str, Any]:
-    """What a run that goes on says in place of `origin`: where it is now, and that it was resumed."""
-    here = place()
-    after = old.get("reason") or {"finished": "its end"}.get(old.get("status", ""), "a kill")
-    said = {"command": typed(), "at": now(), "after": after, "unlike": differences(old, here)}
-    return here | {"resumes": [*old.get("resumes", []), said]}
-
-
-def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """What is another commit, version, machine or data in two run.json, a line for each."""
-
-    def flat(record: dict[str, Any]) -> dict[str, Any]:
-        found = {"commit": record.get("commit")}
-        found |= {"data": record["data_fingerprint"]} if "data_fingerprint" in record else {}
-        return found | record.get("versions", {}) | record.get("hardware", {})
-
-    was, now = flat(old), flat(new)
-    return [f"{name} is {now[name]}, was {was[name]}" for name in was if name in now and now[name] != was[name]]
-
-
-def version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def git(*arguments: str) -> str:
-    """What a git command prints in the project; nothing where there is no git or no repository."""
-    try:
-        result = subprocess.run(
-            ["git", "-C", str(PROJECT), *arguments], capture_output=True, text=True, errors="replace"
-        )
-    except OSError:
-        return ""
-    return result.stdout
 
 
 def changes() -> str:
     """The uncommitted changes of the project as a patch, untracked files under src and conf with them."""
     untracked = git("ls-files", "--others", "--exclude-standard", "-z", "src", "conf").split("\0")
-    files = [name for name in untracked if name and (PROJECT / name).is_file()]
-    small = [name for name in files if (PROJECT / name).stat().st_size <= PATCH_LIMIT]
-    return git("diff", "HEAD") + "".join(git("diff", "--no-index", "--", os.devnull, name) for name in small)
+    added = [git("diff", "--no-index", "--", os.devnull, name) for name in untracked if name]
+    return "".join([git("diff", "HEAD"), *added])
 
 
-def tell(cfg: DictConfig, monitor: str, mode: str) -> None:
-    """Say in the log what is about to be trained, and what a run that repeats another one has of its own."""
-    found = Run(cfg.run_dir).record
-    log.info(
-        "%s of %s parameters on %s, %s, %s samples a step, seed %s, best by %s (%s)",
-        cfg.get("model", cfg.task)._target_.split(".")[-1], f"{found['parameters']:,}", found["device"],
-        found["precision"], found["effective_batch"] or "?", cfg.seed, monitor, mode,
-    )  # fmt: skip
-    if found["parts"]:
-        frozen = found["parameters"] - found["trained"]
-        parts = ", ".join(f"{name}: {part}" for name, part in found["parts"].items())
-        log.info("%s%s", parts, f"; {frozen:,} are frozen" if frozen else "")
-    if found["padding"]:
-        log.info("%.1f%% of a training batch is padding", 100 * found["padding"])
-    same = ["commit, versions, machine and data are the same"]
-    for line in differences(Run(cfg.rerun).record, found) or same if cfg.rerun else ():
-        log.info("rerun of %s: %s", in_words(Path(cfg.rerun)), line)
+def git(*arguments: str) -> str:
+    """What a git command prints in the project; nothing where there is no git or no repository."""
+    line = ["git", "-C", str(PROJECT), *arguments]
+    try:
+        return subprocess.run(line, capture_output=True, text=True, errors="replace").stdout
+    except OSError:
+        return ""
 
 
-def prune(cfg: DictConfig) -> None:
-    """Take out the groups that a task of the user's own has no use for, so that a run holds only what it is made of."""
+# what it is made of
+
+
+def count(module: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def announce(cfg: DictConfig, task: LightningModule, sizes: dict[str, Any], best: str) -> None:
+    """Say in the log what is about to be trained; `best`: what it is judged by."""
+    model, batch = cfg.get("model", cfg.task)._target_.split(".")[-1], sizes["effective_batch"] or "?"
+    where = f"{sizes['device']}, {sizes['precision']}, {batch} samples a step, seed {cfg.seed}, best by {best}"
+    log.info("%s of %s parameters on %s", model, f"{sizes['parameters']:,}", where)
+    parts = getattr(task, "model", task).named_children()
+    sized = [f"{name}: {type(part).__name__} {count(part):,}" for name, part in parts if count(part)]
+    frozen = sum(parameter.numel() for parameter in task.parameters() if not parameter.requires_grad)
+    if sized:
+        log.info("%s%s", ", ".join(sized), f"; {frozen:,} are frozen" if frozen else "")
+    if sizes["padding"]:
+        log.info("%.1f%% of a training batch is padding", 100 * sizes["padding"])
+
+
+def drop_unused_groups(cfg: DictConfig) -> None:
+    """Take out the groups that a task of the user's own does not name, so that a run holds only what it is made of."""
     unused = []
     for name in ("scheduler", "optimizer", "model"):
         rest = {key: node for key, node in OmegaConf.to_container(cfg, resolve=False).items() if key != name}

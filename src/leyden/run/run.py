@@ -4,17 +4,18 @@ import os
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from leyden import UserError
-from leyden.files import read_json, write_json
+from leyden.files import lock, read_json, write_json
 
 HEARTBEAT_S = 30  # between the signs of life of a run
 STALE_S = 4 * HEARTBEAT_S  # without one, after which a run on another machine is given up
@@ -63,9 +64,7 @@ class Run:
     @property
     def objective(self) -> float | None:
         """The best value of what the run is judged by."""
-        best = self.metrics.get("best")
-        value = best.get("objective") if isinstance(best, dict) else None
-        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+        return (self.metrics.get("best") or {}).get("objective")
 
     @property
     def begun(self) -> bool:
@@ -76,10 +75,21 @@ class Run:
     def status(self) -> Status:
         return status_of(self.record)
 
+    @property
+    def started(self) -> float:
+        """The instant at which the run began, in seconds; 0 where it does not say."""
+        return instant(self.record.get("started"))
+
     def update(self, **fields: Any) -> None:
         """Change some fields of run.json."""
         with WRITING:
             write_json(self.directory / "run.json", self.record | fields)
+
+    def start(self, **fields: Any) -> None:
+        """Note that this process runs it."""
+        pid = os.getpid()
+        process = {"host": socket.gethostname(), "pid": pid, "pid_born": process_start_time(pid), "heartbeat": now()}
+        self.update(status=Status.RUNNING, reason=None, ended=None, slurm=slurm_job(), **process, **fields)
 
     def end(self, status: Status, reason: str | None = None) -> None:
         self.update(status=status, reason=reason, ended=now())
@@ -93,11 +103,11 @@ class Run:
         Raises:
             UserError: the run has none.
         """
-        name = Path(asked).name if asked.endswith(".ckpt") else ""
-        for path in [self.checkpoints / name] if name else [self.best, self.last]:
+        files = [self.checkpoints / Path(asked).name] if asked.endswith(".ckpt") else [self.best, self.last]
+        for path in files:
             if path.is_file():
                 return path
-        raise UserError(f"The run {self.directory} has no checkpoint{f' {name}' if name else ''}.")
+        raise UserError(f"The run {self.directory} has no checkpoint {' or '.join(path.name for path in files)}.")
 
     @contextmanager
     def claim(self) -> Iterator[None]:
@@ -107,11 +117,12 @@ class Run:
             Busy: another process runs it.
         """
         self.check_free()
-        try:
-            with FileLock(self.directory / ".lock", timeout=0):
-                yield
-        except Timeout as error:
-            raise self.busy from error
+        with ExitStack() as held:
+            try:
+                held.enter_context(lock(self.directory / ".lock", wait=False))
+            except Timeout as error:
+                raise self.busy from error
+            yield
 
     def check_free(self) -> None:
         """Raises Busy where another process runs it; to be asked before its other files, which may not be there yet."""
@@ -121,8 +132,8 @@ class Run:
     @property
     def busy(self) -> Busy:
         record = self.record
-        who = f"run by process {record['pid']} on {record['host']}" if "pid" in record else "started by another process"
-        return Busy(f"{self.directory} is being {who}; wait for its end.")
+        who = f" (process {record['pid']} on {record['host']})" if "pid" in record else ""
+        return Busy(f"{self.directory} is being run by another process{who}; wait for its end.")
 
 
 # whether a run is alive
@@ -130,9 +141,11 @@ class Run:
 
 def status_of(record: dict[str, Any]) -> Status:
     """The status that a run.json says, but killed where nobody runs what it says is running."""
-    said = record.get("status")
-    known = said in [status.value for status in Status]
-    return Status.KILLED if said == "running" and not alive(record) else Status(said) if known else Status.UNKNOWN
+    try:
+        status = Status(record.get("status"))
+    except ValueError:
+        return Status.UNKNOWN
+    return Status.KILLED if status == Status.RUNNING and not alive(record) else status
 
 
 def alive(record: dict[str, Any]) -> bool:
@@ -141,20 +154,16 @@ def alive(record: dict[str, Any]) -> bool:
         return False
     if record.get("host") == socket.gethostname():
         return record.get("pid_born") == process_start_time(record.get("pid"))
-    then, here = record.get("slurm"), slurm_job()
-    try:
-        if then and here and then["job"] == here["job"]:
-            return then["restarts"] >= here["restarts"]
-        beat = datetime.fromisoformat(str(record.get("heartbeat") or record.get("started")))
-        return (datetime.now().astimezone() - beat).total_seconds() < STALE_S
-    except (ValueError, TypeError, KeyError):  # no time, or one without a zone
+    job = slurm_job()
+    if job and record.get("slurm") == job | {"restarts": job["restarts"] - 1}:  # requeued: its earlier start is over
         return False
+    return time.time() - instant(record.get("heartbeat")) < STALE_S
 
 
 def slurm_job() -> dict[str, Any] | None:
     """The job of SLURM that this process is in, and how often it was requeued; None outside of one."""
-    job, restarts = os.environ.get("SLURM_JOB_ID"), os.environ.get("SLURM_RESTART_COUNT", "")
-    return {"job": job, "restarts": int(restarts) if restarts.isdecimal() else 0} if job else None
+    job = os.environ.get("SLURM_JOB_ID")
+    return {"job": job, "restarts": int(os.environ.get("SLURM_RESTART_COUNT") or 0)} if job else None
 
 
 def process_start_time(pid: int | None) -> str | None:
@@ -173,3 +182,11 @@ def process_start_time(pid: int | None) -> str | None:
 
 def now() -> str:
     return datetime.now().astimezone().isoformat(timespec="milliseconds")
+
+
+def instant(text: Any) -> float:
+    """A time as `now` writes it in seconds, wherever the clock stood; 0 where it is none."""
+    try:
+        return datetime.fromisoformat(str(text)).timestamp()
+    except ValueError:
+        return 0.0

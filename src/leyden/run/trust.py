@@ -2,29 +2,16 @@
 
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import reduce
 from types import FunctionType, MethodType
 from typing import Any
 
-import torchmetrics
 import torchvision.models
-from hydra.utils import get_object
-from lightning import LightningDataModule, Trainer
-from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.loggers import Logger
-from lightning.pytorch.profilers import Profiler
-from lightning.pytorch.strategies import Strategy
+from hydra.utils import get_class, get_object
 from omegaconf import DictConfig, OmegaConf
-from torch import nn
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
-from torch.utils.data import DataLoader, Dataset, Sampler
-from torchvision import transforms
-from torchvision.transforms import v2
 
 from leyden import UserError
-from leyden.data.augment import Transform
 from leyden.run import configs
 from leyden.run.configs import literal
 
@@ -34,10 +21,14 @@ CLOSED = (  # modules that read pickles, run code that they are given, or start 
     "leyden.deploy", "torchvision.datasets", "torch.fx", "torch.jit", "torch.onnx", "torch.distributed",
     "torch.utils.data.datapipes",
 )  # fmt: skip
-KINDS = (
-    nn.Module, Optimizer, LRScheduler, LightningDataModule, Dataset, Sampler, DataLoader, Callback, Logger, Profiler,
-    Strategy, Trainer, torchmetrics.Metric, v2.Transform, Transform, transforms.Compose, transforms.ToTensor,
-)  # fmt: skip
+KINDS = tuple(map(get_class, (  # of which classes of the libraries must be
+    "torch.nn.Module", "torch.optim.Optimizer", "torch.optim.lr_scheduler.LRScheduler", "torchmetrics.Metric",
+    "torch.utils.data.Dataset", "torch.utils.data.Sampler", "torch.utils.data.DataLoader",
+    "torchvision.transforms.v2.Transform", "torchvision.transforms.Compose", "torchvision.transforms.ToTensor",
+    "leyden.data.augment.Transform", "lightning.Trainer", "lightning.Callback", "lightning.LightningDataModule",
+    "lightning.pytorch.loggers.Logger", "lightning.pytorch.profilers.Profiler",
+    "lightning.pytorch.strategies.Strategy",
+)))  # fmt: skip
 
 
 def checked(cfg: DictConfig, node: Any) -> Any:
@@ -53,14 +44,10 @@ def checked(cfg: DictConfig, node: Any) -> Any:
     plain = OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
     for part in parts(plain):
         if (part.get("_recursive_") is False or part.get("_convert_", "all") != "all") and "${" in str(part):
-            raise UserError(
-                f"A part with _recursive_ or _convert_ must hold no text with '${{'; got {part}; rename that."
-            )
-        if "_target_" not in part:
-            continue
-        target = str(part["_target_"])
-        if "${" in target or (target not in known and OmegaConf.is_config(node)):
-            raise UserError(f"_target_ must be the name itself of a class or function; got {target}, from elsewhere.")
+            raise UserError(f"A part with _recursive_ or _convert_ must hold no text with '${{'; got `{part}`.")
+        target = str(part.get("_target_", "???"))
+        if "${" in target or (target not in {*known, "???"} and OmegaConf.is_config(node)):
+            raise UserError(f"_target_ must be the name itself of a class or function; got `{target}`, from elsewhere.")
         if target != "???":
             check(target, own + [target.split(".")[0]] * new, new)  # conf/ may build from any package
     return literal(literal(plain))  # Hydra resolves it in place, and once more as it reads it
@@ -92,15 +79,14 @@ def check(target: str, own: list[str], new: bool) -> None:
             return  # Hydra says it, with the key
         cause = " ".join(str(error).split())
         raise UserError(f"{what} wants {target}, which is missing ({cause}); set PYTHONPATH.") from error
-    code = found.__func__ if isinstance(found, MethodType) and isinstance(found.__self__, type) else found
+    method = isinstance(found, MethodType) and isinstance(found.__self__, type)
+    code = found.__func__ if method else found
     home, name = str(getattr(code, "__module__", "")), str(getattr(code, "__qualname__", ""))
     if home.split(".")[0] in LIBRARIES:
         allowed = shipped(found, home, target)
     else:
         function = isinstance(found, FunctionType) and "." not in name
-        allowed = (
-            inside(home, own) and home != "builtins" and (isinstance(found, type) or function or code is not found)
-        )
+        allowed = inside(home, own) and home != "builtins" and (method or function or isinstance(found, type))
     if not (allowed and defined(code, home, name)):
         raise UserError(
             f"{what} must name a public class that a run is made of, of leyden, torch, torchvision, lightning or "
@@ -124,9 +110,9 @@ def shipped(found: Any, home: str, target: str) -> bool:
     if isinstance(found, type):
         search = home.startswith("optuna.") and {"BasePruner", "BaseSampler"} & {base.__name__ for base in found.mro()}
         return issubclass(found, KINDS) or bool(search)
-    builders = (torchvision.models.get_model_builder(model) for model in torchvision.models.list_models())
-    return any(found is builder for builder in builders)
+    models = torchvision.models.list_models()
+    return any(found is torchvision.models.get_model_builder(model) for model in models)
 
 
-def inside(name: str, packages: tuple[str, ...] | list[str]) -> bool:
+def inside(name: str, packages: Collection[str]) -> bool:
     return any(f"{name}.".startswith(f"{package}.") for package in packages)

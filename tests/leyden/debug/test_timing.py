@@ -44,7 +44,7 @@ def test_the_bare_loop_ends_with_the_weights_of_the_trainer(configure, keys):
     build.facts(cfg, build.data(cfg))
     ends = []
     for callbacks in ([], [Bare()]):
-        process.switches(cfg)
+        process.set_global_torch_flags(cfg)
         task, trainer = build.task(cfg), build.trainer(cfg, callbacks)
         start = {name: value.clone() for name, value in task.state_dict().items()}
         trainer.fit(task, datamodule=build.data(cfg))

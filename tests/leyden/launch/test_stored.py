@@ -127,7 +127,7 @@ def test_what_would_change_the_numbers_is_refused(cli, tmp_path):
 def test_a_rerun_has_the_same_weights_in_a_new_directory(cli, tmp_path):
     assert cli(*SMALL, "name=a", "seed=5", "optimizer=sgd")[0] == 0
     status, said = cli("rerun=a", "name=b")
-    assert status == 0 and "are the same" in said, said
+    assert status == 0, said
     first, second = (Run(tmp_path / "train" / name).metrics for name in "ab")
     assert first["weights_sha256"] == second["weights_sha256"]
     assert record(tmp_path / "train" / "b")["rerun"].endswith("a") and record(tmp_path / "train" / "b")["seed"] == 5
@@ -136,8 +136,6 @@ def test_a_rerun_has_the_same_weights_in_a_new_directory(cli, tmp_path):
     assert status == 0, said
     hashes = [read_json(path)["weights_sha256"] for path in sorted(tmp_path.glob("sweep/*/*/metrics.json"))]
     assert len(set(hashes)) == 3 and hashes[2] == first["weights_sha256"]
-    Run(tmp_path / "train" / "a").update(commit="0" * 40)
-    assert "commit is" in cli("rerun=a", "trainer.max_epochs=1")[1]
 
 
 def test_other_weights_to_start_from(cli, tmp_path):
@@ -346,8 +344,8 @@ def test_what_was_not_exact_stays_so(cli, tmp_path):
     assert cli("resume=a", "exact=false", "data.batch_size=8", "trainer.max_epochs=4")[0] == 0
     assert cli("resume=a", "trainer.max_epochs=5")[0] == 0
     assert record(run)["exact"] is False and "batch_size is 8, was 16" in record(run)["not_exact"]
-    assert [each["after"] for each in record(run)["resumes"]] == ["its end", "its end"]
-    assert [each["unlike"] for each in record(run)["resumes"]] == [[], []]
+    assert [each["after"] for each in record(run)["resumes"]] == ["finished", "finished"]
+    assert all(each["versions"] == record(run)["versions"] for each in record(run)["resumes"])
     for key in ("data.batch_size=16", "callbacks=[ema]"):
         status, said = cli("resume=a", "trainer.max_epochs=6", key)
         assert status == 2 and "exact=false" in said

@@ -7,8 +7,14 @@ from pathlib import Path
 import pytest
 
 from leyden import UserError
-from leyden.run import record
+from leyden.run import build, record
 from leyden.run.run import Run
+
+
+def made(cfg):
+    """The task, the trainer and the data of a config."""
+    data, task = build.parts(cfg)
+    return task, build.trainer(cfg, []), data
 
 
 @pytest.mark.parametrize(
@@ -31,23 +37,24 @@ def test_run_json_says_how_it_ended(configure, end, status):
 
 def test_a_run_that_goes_on_is_left_as_it_was_until_it_begins(configure):
     cfg = configure()
-    run = Path(cfg.run_dir)
+    run, parts = Path(cfg.run_dir), made(cfg)
     with record.recording(cfg):
         pass
     before = {path: path.read_bytes() for path in run.iterdir()}
     cfg.resume = str(run)
     for error in (UserError("refused"), ZeroDivisionError(), SystemExit(143)):
         with pytest.raises(type(error)), record.recording(cfg):
-            logging.getLogger("leyden.test").warning("going on")
+            logging.getLogger("leyden.test").warning("refused")
             raise error
         assert {path: path.read_bytes() for path in run.iterdir()} == before
     with pytest.raises(UserError), record.recording(cfg) as found:
+        found.begin(*parts)
         logging.getLogger("leyden.test").warning("going on")
-        found.begin(threads=1)
         assert Run(run).record["status"] == "running"
         raise UserError("later")
     assert Run(run).record["status"] == "failed" and (run / "config.yaml").exists()
-    assert "going on" in (run / "train.log").read_text()
+    log = (run / "train.log").read_text()
+    assert "going on" in log and "later" in log and "refused" not in log
 
 
 def test_changes_hold_untracked_files_too(tmp_path, monkeypatch):

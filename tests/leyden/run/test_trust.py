@@ -28,7 +28,7 @@ HOSTILE = [
     "leyden.resume.checkpoints.plain", "leyden.resume.checkpoints.read", "leyden.ops.kernels.load",
     "leyden.run.paths.find",
     "leyden.run.run.os.system", "leyden.run.run.Path", "leyden.run.build.instantiate", "leyden.run.build.make",
-    "leyden.run.record.subprocess.run", "leyden.run.trust.get_object",
+    "leyden.run.record.subprocess.run", "leyden.run.record.LiveRun", "leyden.run.trust.get_object",
     "hydra.utils.get_method", "hydra.utils.instantiate", "hydra.utils.call", "functools.partial",
     "importlib.import_module", "shutil.rmtree", "torch.os.system", "lightning.pytorch.trainer.trainer.os.remove",
     "torchvision.datasets.utils.download_url", "torchvision.datasets.MNIST",

@@ -152,14 +152,6 @@ def test_another_cut_of_the_same_data_is_refused(typed, tmp_path):
     assert typed("eval", "run=a", f"data.path='{moved}'", "seed=7")[0] == 0
 
 
-def test_other_categories_are_refused_in_any_case(typed, tmp_path):
-    where = tmp_path / "set"
-    assert typed("train", *made("table", where), "name=a")[0] == 0
-    where.write_text(where.read_text().replace(",x,", ",w,", 9))
-    status, said = typed("eval", "run=a", "exact=false")
-    assert status == 2 and "built for other shape and columns" in said, said
-
-
 class Drawn(DataModule):
     """Splits that its own `read` draws."""
 

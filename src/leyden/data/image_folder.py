@@ -17,7 +17,7 @@ from leyden import UserError, require
 from leyden.data.datamodule import SPLITS, cores
 from leyden.data.decode import ENDINGS, MODES, VERSION, shown
 from leyden.data.folders import Folders, log_once
-from leyden.data.pictures import Cache, Files, Pictures, Scan
+from leyden.data.pictures import Pictures, Scan
 from leyden.data.samples import Sequences, Tensors
 
 
@@ -43,33 +43,25 @@ class ImageFolder(Folders):
         super().__init__(root, **loader)
         sides = [size, size] if isinstance(size, int) else size
         two = isinstance(sides, Sequence) and len(sides) == 2 and all(type(n) is int and n > 0 for n in sides)
-        require(two or sides is None, "data.size", "a side in pixels, '[height,width]' or null", size)
+        whole = size is None and not cache and self.transforms["train"] and self.transforms["val"]
+        need = "a side in pixels or '[height,width]'; null needs train_transforms and eval_transforms, and no cache"
+        require(two or whole, "data.size", need, size)
         require(channels in MODES, "data.channels", "1 for grey or 3 for colour", channels)
         require(on_bad_file in ("error", "skip"), "data.on_bad_file", "error or skip", on_bad_file)
-        try:
-            ImageColor.getrgb(str(background))
-        except ValueError:
-            require(False, "data.background", "a colour's name, such as white, or '#rrggbb'", background)
+        ImageColor.getrgb(background)  # ValueError for what is no colour
         self.size = (sides[0], sides[1]) if sides else None
         self.channels, self.background = channels, background
         self.on_bad_file, self.cache, self.data_dir = on_bad_file, cache, Path(data_dir)
-        if size is None and (cache or not (self.transforms["train"] and self.transforms["val"])):
-            raise UserError(
-                "data.size=null needs train_transforms and eval_transforms that resize, and data.cache=false; "
-                "set data.size=224."
-            )
 
     @cached_property
-    def listing(self) -> tuple[Files, Tensor, dict[str, np.ndarray]]:
+    def listing(self) -> tuple[list[str], Tensor, dict[str, np.ndarray]]:
         """All files, the class of each, and the rows of each split."""
-        names: list[str] = []
-        labels: list[int] = []
-        rows = {}
+        names, labels, rows = list[str](), list[int](), {}
         for split in self.roots:
             of_split, classes = self.files(split)
             rows[split] = np.arange(len(names), len(names) + len(of_split))
             names, labels = names + of_split, labels + classes
-        return Files(self.root, names, self.size, self.channels, self.background), torch.tensor(labels), rows
+        return names, torch.tensor(labels), rows
 
     @cached_property
     def scan(self) -> Scan:
@@ -78,25 +70,24 @@ class ImageFolder(Folders):
         Raises:
             UserError: files cannot be decoded, or there is no place to remember it.
         """
-        scan = Scan(self.listing[0])
-        setting = (os.path.realpath(self.root), self.size, self.channels, self.background, VERSION)
-        name = hashlib.blake2b(repr(setting).encode("utf-8", "backslashreplace"), digest_size=8).hexdigest()
-        memory = self.data_dir / "image_folder" / f"{name}.npz"
+        scan = Scan(Pictures(self.root, self.listing[0], self.size, self.channels, self.background))
+        setting = repr((os.path.realpath(self.root), *scan.files.settings, VERSION)).encode("utf-8", "backslashreplace")
+        memory = self.data_dir / "image_folder" / f"{hashlib.blake2b(setting, digest_size=8).hexdigest()}.npz"
         try:
             memory.parent.mkdir(parents=True, exist_ok=True)
             with FileLock(memory.with_suffix(".lock")):
                 scan.update(memory)
                 self.judge(scan)
-                self.source: Files | Cache = scan.cached(memory) if self.cache else scan.files
+                if self.cache:
+                    scan.write_cache(memory)
         except OSError as error:
-            raise UserError(
-                f"{memory.parent} cannot be written ({error.strerror or error}); set data_dir=<folder>."
-            ) from error
+            why = error.strerror or error
+            raise UserError(f"{memory.parent} cannot be written ({why}); set data_dir=<folder>.") from error
         return scan
 
     def judge(self, scan: Scan) -> None:
         """Stop at files that cannot be decoded, or note them."""
-        bad = {shown(scan.files.name(row)): why for row, why in scan.errors.items()}
+        bad = {shown(scan.files.name(row)): scan.errors[row] for row in sorted(scan.errors)}
         counts = f"{len(bad)} of {len(scan.stat)} pictures"
         lines = "".join(f"\n  {name}: {why}" for name, why in bad.items())
         if bad and self.on_bad_file == "error":
@@ -108,18 +99,16 @@ class ImageFolder(Folders):
             log_once("%s are skipped, as they cannot be decoded:%s", counts, lines)
             self.notes["skipped"] = {"count": len(bad), "files": bad}
 
-    def samples(self, split: str) -> Tensors | None:
+    def read(self, split: str) -> tuple[Any, Tensor] | None:
         """Raises UserError where a class has no picture left to train on."""
         if split not in self.roots:
             return None
         _, labels, rows = self.listing
         good = torch.from_numpy(rows[split][self.scan.digest[rows[split]].any(1)])
-        y = labels[good]
-        if split == "train" and (lost := set(range(len(self.classes))) - set(y.tolist())):
+        if split == "train" and (lost := set(range(len(self.classes))) - set(labels[good].tolist())):
             names = [self.classes[index] for index in sorted(lost)]
             raise UserError(f"No picture of the classes {names} in {shown(self.roots[split])} can be decoded.")
-        pictures: Any = Pictures(self.source, good)  # a tensor as far as Tensors asks
-        return Tensors(pictures, y)
+        return self.scan.files[good], labels[good]
 
     def facts_of_x(self, train: Tensors | Sequences) -> dict[str, Any]:
         if self.transforms["train"] or self.transforms["val"]:

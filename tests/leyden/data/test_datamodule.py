@@ -165,6 +165,6 @@ def test_transforms_change_the_facts():
 
 def test_augmentation_is_for_training_only(train, monkeypatch):
     seen = []
-    monkeypatch.setattr(HorizontalFlip, "apply", lambda self, x, flip: seen.append(len(x)) or x)
+    monkeypatch.setattr(HorizontalFlip, "__call__", lambda self, x, u: seen.append(len(x)) or x)
     train("data.augment=[{_target_:leyden.data.augment.HorizontalFlip}]", "trainer.max_epochs=1")
     assert seen == [16] * 5  # 84 training samples

@@ -118,13 +118,6 @@ def test_names_of_any_script_with_spaces_and_quotes(name, data, tmp_path):
     assert f"{name}/{name}.jpg" in names(found)
 
 
-def test_two_spellings_of_one_letter_are_one_class(data, tmp_path):
-    fill(tmp_path / "root" / "train", ["caf\u00e9", "bar"], count=2)
-    fill(tmp_path / "root" / "val", ["cafe\u0301"], count=2)
-    found = data(tmp_path / "root", test_fraction=0.0)
-    assert found.facts["classes"] == ["bar", "caf\u00e9"] and found.splits["val"].y.tolist() == [1, 1]
-
-
 def test_a_name_that_is_no_text_is_read(data, tmp_path):
     root = fill(tmp_path / "root", count=2)
     os.rename(root / "flower" / "0.jpg", os.fsencode(root / "flower") + b"/\xff.jpg")
@@ -154,14 +147,11 @@ def test_links_are_followed_once(data, tmp_path):
     (root / "flower" / "more").symlink_to(tmp_path / "elsewhere" / "more")
     (root / "flower" / "again").symlink_to(tmp_path / "elsewhere" / "more")
     (root / "flower" / "one.jpg").symlink_to(root / "temple" / "0.jpg")
-    (root / "flower" / "itself").symlink_to(root / "flower" / "itself")
     (root / "flower" / "up").symlink_to(root)
-    (root / "flower" / "here").symlink_to(root / "flower")
     (tmp_path / "elsewhere" / "more" / "back").symlink_to(root / "flower")
-    found = data(root, val_fraction=0.0, test_fraction=0.0, on_bad_file="skip")
-    assert found.listing[1].bincount().tolist() == [2 + 3 + 1, 2]  # a link to itself is no picture by its ending
     (tmp_path / "link").symlink_to(root)
-    assert data(tmp_path / "link").listing[1].tolist() == found.listing[1].tolist()
+    for place in (root, tmp_path / "link"):
+        assert data(place).listing[1].bincount().tolist() == [2 + 3 + 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -195,14 +185,12 @@ def test_a_bad_folder_is_named(make, problem, data, tmp_path):
 @pytest.mark.parametrize(
     ("keywords", "problem"),
     [
-        ({"size": 0}, "`data.size` must be a side in pixels, .*; got `0`"),
+        ({"size": 0}, "`data.size` must be a side in pixels or .*; got `0`"),
         ({"size": "big"}, "`data.size` must be .*; got `big`"),
         ({"size": [1, 2, 3]}, "data.size.*got"),
         ({"channels": 4}, "`data.channels` must be 1 for grey or 3 for colour; got `4`"),
-        ({"background": "wite"}, "`data.background` must be a colour's name, .*; got `wite`"),
-        ({"background": 255}, "`data.background` must be a colour's name, .*; got `255`"),
         ({"on_bad_file": "ignore"}, "`data.on_bad_file` must be error or skip; got `ignore`"),
-        ({"size": None}, "data.size=null needs train_transforms and eval_transforms"),
+        ({"size": None}, "null needs train_transforms and eval_transforms, and no cache; got `None`"),
     ],
 )
 def test_a_bad_setting_is_named(keywords, problem, data, tmp_path):
@@ -380,7 +368,7 @@ def test_it_is_small_to_send_to_a_worker(data, tmp_path):
     found = data(fill(tmp_path / "root", count=100))
     assert len(pickle.dumps(found.splits["train"])) < 20_000
     again = pickle.loads(pickle.dumps(data(tmp_path / "root", cache=True).splits["train"]))
-    assert torch.equal(again[0][0], found.splits["train"][0][0])
+    assert torch.equal(again.x[0], found.splits["train"].x[0])
 
 
 # two at once, and an end by force

@@ -7,21 +7,21 @@ import pytest
 import torch
 from PIL import Image
 
-from leyden import UserError
+from leyden import files
 from leyden.data import pictures
-from leyden.data.pictures import Files, Scan
+from leyden.data.pictures import Pictures, Scan
 
 MANY = ["a.jpg", "犬/猫 '\".png", "x" * 200, os.fsdecode(b"\xff\xfe.gif")]
 
 
 def test_names_come_back_as_they_were():
-    files = Files("root", MANY, (4, 4), 3, "white")
-    assert [files.name(row) for row in range(len(MANY))] == MANY and files.path(0) == "root/a.jpg"
+    found = Pictures("root", MANY, (4, 4), 3, "white")
+    assert [found.name(row) for row in range(len(MANY))] == MANY and found.path(0) == "root/a.jpg"
 
 
 def test_a_hundred_thousand_names_are_small():
     names = [f"class {i % 100}/a photograph with a long name {i:06}.jpg" for i in range(100_000)]
-    assert len(pickle.dumps(Files("root", names, (4, 4), 3, "white"))) < 6e6
+    assert len(pickle.dumps(Pictures("root", names, (4, 4), 3, "white"))) < 6e6
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def scan(tmp_path):
         for number, name in enumerate(names):
             if not (tmp_path / name).exists():
                 Image.new("RGB", (6, 4), (number, 2 * number, 200)).save(tmp_path / name)
-        return Scan(Files(tmp_path, list(names), (4, 4), 3, "white"))
+        return Scan(Pictures(tmp_path, list(names), (4, 4), 3, "white"))
 
     return make
 
@@ -72,32 +72,28 @@ def test_what_is_gone_is_not_taken_for_known(scan, tmp_path):
 def test_a_cache_holds_what_the_files_hold(scan, tmp_path):
     found = scan("a.png", "bad.png", "c.png")
     (tmp_path / "bad.png").write_text("no picture")
-    found.update(tmp_path / "memory.npz")
-    (tmp_path / "memory.u8.part").write_bytes(b"left by a writer that was killed")
-    cache = found.cached(tmp_path / "memory.npz")
-    expected = found.files[torch.tensor([2, 0, 2])]
-    for copy in (cache, pickle.loads(pickle.dumps(cache)), found.cached(tmp_path / "memory.npz")):
-        rows = copy[torch.tensor([2, 0, 2])]
-        assert torch.equal(rows, expected) and not copy[torch.tensor([1])].any()
-        rows.zero_()
-        assert torch.equal(copy[torch.tensor([2, 0, 2])], expected)
-    assert len(pickle.dumps(cache)) < 500 and not list(tmp_path.glob("*.part"))
-
-
-def test_a_full_disk_is_known_before(scan, tmp_path, monkeypatch):
-    monkeypatch.setattr(pictures.shutil, "disk_usage", lambda path: pictures.shutil._ntuple_diskusage(100, 90, 10))
-    with pytest.raises(UserError, match=r"data.cache=true needs 0.0 GB in .*; set data_dir=<folder>"):
-        scan("a.png").cached(tmp_path / "memory.npz")
-    assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
+    memory, some = tmp_path / "memory.npz", torch.tensor([2, 0, 2])
+    found.update(memory)
+    (tmp_path / ".memory-old.u8.part").write_bytes(b"left by a writer that was killed")
+    expected = found.files.index_select(0, some)
+    for _ in range(2):  # written, and found again
+        found.write_cache(memory)
+        for copy in (found.files, pickle.loads(pickle.dumps(found.files))):
+            x = copy.index_select(0, some)
+            assert torch.equal(x, expected) and not copy[1].any()
+            x.zero_()
+            assert torch.equal(copy.index_select(0, some), expected)
+        assert len(pickle.dumps(found.files)) < 1500 and not list(tmp_path.glob("*.part"))
+        found.files.cache = None
 
 
 def test_a_disk_that_fills_up_is_left_without_the_part(scan, tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(pictures.os, "fsync", full)
+    monkeypatch.setattr(files.os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
-        scan("a.png").cached(tmp_path / "memory.npz")
+        scan("a.png").write_cache(tmp_path / "memory.npz")
     assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
 
 

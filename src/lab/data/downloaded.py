@@ -1,8 +1,8 @@
 """What the sets have in common that torchvision downloads, checks and reads."""
 
 import logging
-import socket
 from pathlib import Path
+from typing import Any
 
 import torch
 from filelock import FileLock
@@ -12,7 +12,6 @@ from torchvision.datasets import VisionDataset
 from leyden import UserError
 from leyden.data.datamodule import DataModule
 
-PATIENCE_S = 10  # how long a server may be silent
 log = logging.getLogger(__name__)
 
 
@@ -21,7 +20,7 @@ class Downloaded(DataModule):
 
     reader: type[VisionDataset]
 
-    def __init__(self, data_dir: str | Path, **loader):
+    def __init__(self, data_dir: str | Path, **loader: Any):
         super().__init__(**loader)
         self.data_dir = Path(data_dir)
 
@@ -43,8 +42,6 @@ class Downloaded(DataModule):
             return self.reader(self.data_dir, train)
         except Exception:  # not there, damaged, or still being unpacked by another process
             log.info("%s is not complete in %s; downloading it.", self.title, self.data_dir)
-        before = socket.getdefaulttimeout()
-        socket.setdefaulttimeout(PATIENCE_S)
         try:
             self.data_dir.mkdir(parents=True, exist_ok=True)
             with FileLock(self.data_dir / f".{self.title}.lock"):  # ends with its process
@@ -55,5 +52,3 @@ class Downloaded(DataModule):
                 f"{self.title} is missing or damaged in {self.data_dir} and cannot be downloaded ({reason}); "
                 f"{self.by_hand()}."
             ) from error
-        finally:
-            socket.setdefaulttimeout(before)

@@ -2,7 +2,7 @@
 
 from torchvision import datasets
 
-from lab.data.downloaded import Downloaded
+from .downloaded import Downloaded
 
 
 class MNIST(Downloaded):

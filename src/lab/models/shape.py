@@ -3,28 +3,26 @@
 import math
 from collections.abc import Sequence
 
-from leyden import UserError
-
 
 def picture(in_shape: Sequence[int]) -> tuple[int, int, int]:
-    """C, H, W; UserError if the samples are no pictures."""
+    """C, H, W; ValueError if the samples are no pictures."""
     if len(in_shape) != 3:
-        raise UserError(f"This model takes pictures C x H x W, but a sample is {spell(in_shape)}.")
+        raise ValueError(f"this model takes pictures C x H x W, but a sample is {spell(in_shape)}")
     channels, height, width = in_shape
     return channels, height, width
 
 
 def features(in_shape: Sequence[int | None]) -> int:
-    """F of sequences T x F; UserError if the samples are no sequences."""
+    """F of sequences T x F; ValueError if the samples are no sequences."""
     if len(in_shape) != 2 or in_shape[0] is not None or in_shape[1] is None:
-        raise UserError(f"This model takes sequences T x F, but a sample is {spell(in_shape)}.")
+        raise ValueError(f"this model takes sequences T x F, but a sample is {spell(in_shape)}")
     return in_shape[1]
 
 
 def size(in_shape: Sequence[int | None]) -> int:
-    """All numbers of a sample; UserError if their count differs."""
+    """All numbers of a sample; ValueError if their count differs."""
     if None in in_shape:
-        raise UserError(f"This model takes samples of one size, but a sample is {spell(in_shape)}.")
+        raise ValueError(f"this model takes samples of one size, but a sample is {spell(in_shape)}")
     return math.prod(length for length in in_shape if length is not None)
 
 
@@ -32,4 +30,4 @@ def spell(in_shape: Sequence[int | None]) -> str:
     """The shape in words, and which models take it."""
     kinds = {3: "mlp, cnn, resnet, vit or torchvision", 2: "rnn or transformer"}
     text = " x ".join("T" if length is None else str(length) for length in in_shape)
-    return f"{text}; choose model={kinds.get(len(in_shape), 'mlp')}"
+    return f"{text}; type model={kinds.get(len(in_shape), 'mlp')}"

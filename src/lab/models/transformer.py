@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from lab.models import sequence, shape
-from lab.models.attention import Block, sinusoids
+from . import sequence, shape
+from .attention import Block, sinusoids
 
 
 class Transformer(nn.Module):

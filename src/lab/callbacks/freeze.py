@@ -24,9 +24,7 @@ class Freeze(Callback):
         if len(self.body) == len(list(task.model.children())):
             raise UserError(f"callbacks=[freeze] needs a model with a head; {type(task.model).__name__} has none.")
         if stage == "fit" and trainer.is_global_zero and not getattr(task.model, "pretrained", True):
-            log.warning(
-                "The frozen part of the model has random weights; model.weights=DEFAULT fetches published ones."
-            )
+            log.warning("The frozen part of the model is random; type model.weights=DEFAULT for published weights.")
         self.parameters = [p for part in self.body for p in part.parameters() if p.requires_grad]
 
     def on_train_start(self, trainer: Trainer, task: LightningModule) -> None:

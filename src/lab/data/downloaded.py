@@ -1,4 +1,4 @@
-"""What the sets have in common that torchvision downloads, checks and reads."""
+"""MNIST, Fashion-MNIST, CIFAR-10 and CIFAR-100, as torchvision downloads, checks and reads them."""
 
 import logging
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from filelock import FileLock
 from torch import Tensor
-from torchvision.datasets import VisionDataset
+from torchvision import datasets
 
 from leyden import UserError
 from leyden.data.datamodule import DataModule
@@ -15,18 +15,14 @@ from leyden.data.datamodule import DataModule
 log = logging.getLogger(__name__)
 
 
-class Downloaded(DataModule):
-    """Pictures, labels, class names and the split of train and test as torchvision's reader gives them."""
+class MNIST(DataModule):
+    """Handwritten digits of 1 x 28 x 28, 60,000 for training and 10,000 for test (LeCun et al. 1998)."""
 
-    reader: type[VisionDataset]
+    reader: type[datasets.VisionDataset] = datasets.MNIST
 
     def __init__(self, data_dir: str | Path, **loader: Any):
         super().__init__(**loader)
         self.data_dir = Path(data_dir)
-
-    def by_hand(self) -> str:
-        """What to do where there is no network: which files from where to put into which folder."""
-        raise NotImplementedError
 
     def read(self, split: str) -> tuple[Tensor, Tensor] | None:
         if split == "val":
@@ -36,7 +32,7 @@ class Downloaded(DataModule):
         x = x.unsqueeze(1) if x.dim() == 3 else x.permute(0, 3, 1, 2).contiguous()
         return x, torch.as_tensor(source.targets)
 
-    def source(self, train: bool) -> VisionDataset:
+    def source(self, train: bool) -> datasets.VisionDataset:
         """The reader of a split; one process downloads, others wait. Raises UserError for files missing or damaged."""
         try:
             return self.reader(self.data_dir, train)
@@ -52,3 +48,30 @@ class Downloaded(DataModule):
                 f"{self.title} is missing or damaged in {self.data_dir} and cannot be downloaded ({reason}); "
                 f"{self.by_hand()}."
             ) from error
+
+    def by_hand(self) -> str:
+        """What to do where there is no network."""
+        names = ", ".join(name for name, _ in self.reader.resources)
+        folder = self.data_dir / self.reader.__name__ / "raw"  # torchvision never replaces what was unpacked there
+        return f"put {names} from {self.reader.mirrors[0]} into the empty folder {folder}"
+
+
+class FashionMNIST(MNIST):
+    """Pictures of clothes, as many as digits in MNIST (Xiao et al. 2017, arXiv:1708.07747)."""
+
+    reader = datasets.FashionMNIST
+
+
+class CIFAR10(MNIST):
+    """Photographs of 3 x 32 x 32 in ten classes, 50,000 for training and 10,000 for test (Krizhevsky 2009)."""
+
+    reader = datasets.CIFAR10
+
+    def by_hand(self) -> str:
+        return f"put {self.reader.filename} from {self.reader.url} into {self.data_dir}"
+
+
+class CIFAR100(CIFAR10):
+    """The same in a hundred classes: the fine labels."""
+
+    reader = datasets.CIFAR100

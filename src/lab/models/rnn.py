@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from . import sequence, shape
+from . import shape
 
 CELLS = {"gru": nn.GRU, "lstm": nn.LSTM}
 
@@ -49,7 +49,7 @@ class RNN(nn.Module):
             if self.back:
                 hidden.append(turn(self.back[layer](turn(values, lengths))[0], lengths))
             values = torch.cat(hidden, -1)
-        pooled = sequence.mean(values, lengths) if self.pooling == "mean" else ends(hidden, lengths)
+        pooled = shape.mean(values, lengths) if self.pooling == "mean" else ends(hidden, lengths)
         return self.head(self.dropout(pooled))
 
 

@@ -1,7 +1,13 @@
-"""What a model can be built for: the shape of one sample, without the batch; None is a length that differs."""
+"""The shape of one sample, for which a model is built, and the lengths of padded sequences.
+
+In `in_shape`, which has no batch, None is a length that differs. `lengths` is B of int64; values after it do not count.
+"""
 
 import math
 from collections.abc import Sequence
+
+import torch
+from torch import Tensor
 
 
 def picture(in_shape: Sequence[int]) -> tuple[int, int, int]:
@@ -31,3 +37,14 @@ def spell(in_shape: Sequence[int | None]) -> str:
     kinds = {3: "mlp, cnn, resnet, vit or torchvision", 2: "rnn or transformer"}
     text = " x ".join("T" if length is None else str(length) for length in in_shape)
     return f"{text}; type model={kinds.get(len(in_shape), 'mlp')}"
+
+
+def valid(lengths: Tensor, steps: int) -> Tensor:
+    """B -> B, T of bool: true where the step is part of the sequence; an empty one counts as one step."""
+    return torch.arange(steps, device=lengths.device) < lengths.clamp(min=1)[:, None]
+
+
+def mean(values: Tensor, lengths: Tensor) -> Tensor:
+    """B, T, F -> B, F: the mean over the valid steps."""
+    padding = ~valid(lengths, values.shape[1])[..., None]
+    return values.masked_fill(padding, 0.0).sum(1) / lengths.clamp(min=1)[:, None]

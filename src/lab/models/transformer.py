@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from . import sequence, shape
+from . import shape
 from .attention import Block, sinusoids
 
 
@@ -29,10 +29,10 @@ class Transformer(nn.Module):
 
     def forward(self, x: tuple[Tensor, Tensor]) -> Tensor:
         values, lengths = x
-        mask = sequence.valid(lengths, values.shape[1])[:, None, None]
+        mask = shape.valid(lengths, values.shape[1])[:, None, None]
         values = self.embed(values)
         positions = sinusoids(values.shape[1], values.shape[2], values.device).to(values.dtype)
         values = self.dropout(values + positions)
         for block in self.blocks:
             values = block(values, mask)
-        return self.head(sequence.mean(self.norm(values), lengths))
+        return self.head(shape.mean(self.norm(values), lengths))

@@ -18,10 +18,6 @@ class Regression(Supervised):
     """Learns targets of B or B x outputs. The model and the loss see them standardised, metrics in their own unit.
 
     Errors are means over samples and outputs; the R2 of several outputs is their plain mean, `r2_uniform`.
-
-    Args:
-        target_mean: of each output, over the training data
-        target_std: the same
     """
 
     meaning = "values"
@@ -30,7 +26,7 @@ class Regression(Supervised):
 
     def __init__(self, target_mean: Sequence[float], target_std: Sequence[float], **supervised: Any):
         r2 = "r2" if len(target_mean) == 1 else "r2_uniform"
-        metrics = MetricCollection({"mse": MeanSquaredError(), "mae": MeanAbsoluteError(), r2: R2()})
+        metrics = MetricCollection({"mse": MeanSquaredError(), "mae": MeanAbsoluteError(), r2: R2Score()})
         super().__init__(metrics=metrics, **supervised)
         far = any(abs(mean) > FAR * std for mean, std in zip(target_mean, target_std, strict=True))
         dtype = torch.float64 if far else torch.float32  # a float32 would keep little of what differs
@@ -43,10 +39,6 @@ class Regression(Supervised):
         if "target_mean" not in facts:
             raise UserError("The data has classes; type task=classification or, for a table, data.target_kind=numbers.")
 
-    def preds(self, outputs: Tensor) -> Tensor:
-        """The model's outputs in the target's unit: B x outputs."""
-        return self.readout()(outputs)
-
     def readout(self) -> nn.Module:
         return Rescale(self.target_mean, self.target_std)
 
@@ -54,9 +46,7 @@ class Regression(Supervised):
         """The loss of standardised values; predictions and targets, in the target's unit, both less its mean.
 
         The metrics are those of the values themselves, but a float32 keeps more of a value that is near zero.
-
-        Raises:
-            UserError: the model has not as many outputs as the data has targets; they would be broadcast.
+        Raises UserError where the model has not as many outputs as there are targets: they would be broadcast.
         """
         x, y = batch
         centred = (y.reshape(len(y), -1) - self.target_mean).float()
@@ -72,9 +62,6 @@ class Regression(Supervised):
 class Rescale(nn.Module):
     """From standardised values to those in the target's own unit: B x outputs."""
 
-    mean: Tensor
-    std: Tensor
-
     def __init__(self, mean: Tensor, std: Tensor):
         super().__init__()
         self.register_buffer("mean", mean)
@@ -82,10 +69,3 @@ class Rescale(nn.Module):
 
     def forward(self, outputs: Tensor) -> Tensor:
         return outputs * self.std + self.mean
-
-
-class R2(R2Score):
-    """The share of the variance that is explained; NaN for a single sample, where torchmetrics raises."""
-
-    def compute(self) -> Tensor:
-        return super().compute() if self.total > 1 else self.residual.new_tensor(torch.nan)

@@ -1,7 +1,7 @@
 """Augmentation of whole batches on their device: what happens to a sample depends on (seed, epoch, index) only."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -51,27 +51,18 @@ def rectangle(u: Tensor, scale: Sequence, ratio: Sequence, shape: torch.Size) ->
 
 
 class Transform:
-    """One augmentation of a batch: `draws` uniform numbers of each sample decide what happens to it."""
-
-    draws = 5
+    """One augmentation of a batch."""
 
     def __call__(self, x: Tensor, u: Tensor) -> Tensor:
-        """The batch x (B, C, H, W) after it, same shape and dtype; reads no value of x or u (B, draws) back."""
+        """The batch x (B, C, H, W) changed as u, uniform numbers (B, 5), say; no value is read from the device."""
         raise NotImplementedError
 
 
-class Augment:
-    """The transforms in the order of their list, on x (B, C, H, W) with its samples' numbers index (B,)."""
-
-    def __init__(self, transforms: Iterable[Transform], seed: int):
-        self.transforms, self.seed = list(transforms), seed
-        for transform in self.transforms:
-            require(isinstance(transform, Transform), "data.augment", "Transforms of leyden.data.augment", transform)
-
-    def __call__(self, x: Tensor, index: Tensor, epoch: int) -> Tensor:
-        for stream, transform in enumerate(self.transforms):
-            x = transform(x, draws(self.seed, epoch, index, stream, transform.draws))
-        return x
+def augment(transforms: Sequence[Transform], x: Tensor, index: Tensor, seed: int, epoch: int) -> Tensor:
+    """The batch x (B, C, H, W) after the transforms in their order; index (B,) are the numbers of its samples."""
+    for stream, transform in enumerate(transforms):
+        x = transform(x, draws(seed, epoch, index, stream, 5))
+    return x
 
 
 class HorizontalFlip(Transform):

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from torchvision.transforms import v2
 
 from leyden import UserError, require
-from leyden.data.augment import Augment, Transform
+from leyden.data.augment import Transform, augment
 from leyden.data.samples import Sequences, Tensors, moments, to_float, whole
 from leyden.resume import exact
 
@@ -56,8 +56,10 @@ class DataModule(LightningDataModule):
         self.fold, self.folds = fold, folds
         self.title = type(self).__name__
         self.notes: dict[str, Any] = {}  # what run.json is to hold of the data
-        self.augment = Augment(augment or [], seed)
+        self.augment = list(augment or [])
         self.transforms = {"train": train_transforms or [], "val": eval_transforms or [], "test": eval_transforms or []}
+        for transform in self.augment:
+            require(isinstance(transform, Transform), "data.augment", "Transforms of leyden.data.augment", transform)
         for name, low, value in ("batch_size", 1, batch_size), ("folds", 2, folds), ("split_seed", 0, split_seed):
             require(type(value) is int and value >= low, f"data.{name}", f"a whole number from {low} up", value)
         for name, share in ("val_fraction", val_fraction), ("test_fraction", test_fraction):
@@ -141,10 +143,8 @@ class DataModule(LightningDataModule):
         low, high = int(labels.min()), int(labels.max())
         classes = self.classes or [str(label) for label in range(high + 1)]
         if low < 0 or high >= len(classes):
-            raise UserError(
-                f"{self.title} has labels from {low} to {high}, but its {len(classes)} classes need labels from 0 to "
-                f"{len(classes) - 1}."
-            )
+            wanted = f"its {len(classes)} classes need labels from 0 to {len(classes) - 1}"
+            raise UserError(f"{self.title} has labels from {low} to {high}, but {wanted}.")
         if low == high:
             raise UserError(f"{self.title} has samples of one class only, {classes[low]}; it needs two or more.")
         counts = y.bincount(minlength=len(classes)).tolist()
@@ -209,8 +209,9 @@ class DataModule(LightningDataModule):
         x, y, keys = batch
         if isinstance(x, Tensor):
             x = self.trainer.precision_plugin.convert_input(to_float(x)) if self.trainer else to_float(x)
-            if self.augment.transforms and self.trainer.training:
-                x = self.augment(x, keys % len(self.splits["train"]), self.trainer.current_epoch)
+            if self.augment and self.trainer.training:
+                index = keys % len(self.splits["train"])
+                x = augment(self.augment, x, index, self.seed, self.trainer.current_epoch)
         return x, y
 
 

@@ -109,11 +109,10 @@ class Table(DataModule):
         if wrong:
             return None
         values = torch.tensor([number(text, decimal) for text in texts], dtype=torch.float64)
-        offset = common_offset(values)
-        differ = len({Decimal(plain(text, decimal)) for text in known})
-        equal = differ - len((values[~values.isnan()] - offset).float().unique())
-        if 100 * equal > differ:
-            log.warning("%s of %s: %s of %s different values are equal as float32.", name, self.path, equal, differ)
+        apart, offset = len({Decimal(plain(text, decimal)) for text in known}), common_offset(values)
+        equal = apart - len((values[~values.isnan()] - offset).float().unique())
+        if 100 * equal > apart:
+            log.warning("%s of %s: %s of %s different values are equal as float32.", name, self.path, equal, apart)
         return values, ({"decimal": ","} if decimal == "," else {}) | ({"offset": offset} if offset else {})
 
     def facts_of_x(self, train: Tensors) -> dict[str, Any]:

@@ -58,7 +58,7 @@ class RealSamples:
     def pictures(self, keys: list[int]) -> Tensor:
         """A file as it is; of a batch, all in the size of the first, or LARGE."""
         data, size = self.datamodule, None
-        files = [data.scan.files.path(int(self.samples.x.rows[key])) for key in keys]
+        files = [self.samples.x.path(key) for key in keys]
         if len(files) > 1:
             height, width = decode(files[0], None, data.channels, data.background).shape[1:]
             size = min(height, LARGE), min(width, LARGE)

@@ -81,13 +81,16 @@ def test_folds_are_disjoint_complete_and_stratified():
         ({"num_workers": -1}, "`data.num_workers` must be auto or a whole number from 0 up; got `-1`."),
         ({"num_workers": "all"}, "`data.num_workers` must be auto or a whole number from 0 up; got `all`."),
         ({"fold": 5, "folds": 5}, "`data.fold` must be null or a whole number from 0 to 4; got `5`."),
+        ({"augment": ["flip"]}, "`data.augment` must be Transforms of leyden.data.augment; got `flip`."),
         ({"num_classes": 0}, "`data.num_classes` must be a whole number from 1 up; got `0`."),
         ({"num_samples": 0}, "`data.num_samples` must be a whole number from 1 up; got `0`."),
+        ({"num_classes": 2.5}, "`data.num_classes` must be a whole number from 1 up; got `2.5`."),
+        ({"shape": [1, 0]}, "`data.shape` must be whole numbers from 1 up; got `[1, 0]`."),
     ],
 )
 def test_a_value_out_of_range_is_named(keywords, sentence):
     with pytest.raises(UserError) as caught:
-        Fake(shape=[1, 2, 2], **keywords)
+        Fake(**{"shape": [1, 2, 2]} | keywords)
     assert str(caught.value) == sentence
 
 

@@ -23,6 +23,8 @@ class Classification(Supervised):
         f1 = MulticlassF1Score(num_classes, average="macro", validate_args=False)
         super().__init__(metrics=MetricCollection({"acc": accuracy, "f1_macro": f1}), **supervised)
         self.classes = list(classes or map(str, range(num_classes)))
+        if len(self.classes) != num_classes:
+            raise ValueError(f"`classes` must be {num_classes} names; got `{classes}`")
         self.confusion = MulticlassConfusionMatrix(num_classes, validate_args=False) if num_classes <= MANY else None
         self.details: dict[str, Any] = {}  # of the last test, by class
 

@@ -26,7 +26,7 @@ class Regression(Supervised):
 
     def __init__(self, target_mean: Sequence[float], target_std: Sequence[float], **supervised: Any):
         r2 = "r2" if len(target_mean) == 1 else "r2_uniform"
-        metrics = MetricCollection({"mse": MeanSquaredError(), "mae": MeanAbsoluteError(), r2: R2Score()})
+        metrics = MetricCollection({"mse": MeanSquaredError(), "mae": MeanAbsoluteError(), r2: R2()})
         super().__init__(metrics=metrics, **supervised)
         far = any(abs(mean) > FAR * std for mean, std in zip(target_mean, target_std, strict=True))
         dtype = torch.float64 if far else torch.float32  # a float32 would keep little of what differs
@@ -69,3 +69,10 @@ class Rescale(nn.Module):
 
     def forward(self, outputs: Tensor) -> Tensor:
         return outputs * self.std + self.mean
+
+
+class R2(R2Score):
+    """The share of the variance that is explained; NaN for a single sample, where torchmetrics raises."""
+
+    def compute(self) -> Tensor:
+        return super().compute() if self.total > 1 else self.residual.new_tensor(torch.nan)

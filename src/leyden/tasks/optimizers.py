@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
-from leyden import UserError
+from leyden import UserError, require
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +23,8 @@ def configure_optimizers(
     The scheduler is a partial of one of torch, or of a factor (step, total) -> share of the rate; a plateau watches
     `monitor`. Raises UserError for a key or a value that torch does not take.
     """
+    for name, part in ("optimizer", optimizer), ("scheduler", scheduler):
+        require(isinstance(part, partial), name, "a class or a function with `_partial_: true`", part)
     weights = dict.fromkeys(decayed(task))  # each once, where modules share it
     rest = [parameter for parameter in task.parameters() if parameter not in weights]
     groups = [{"params": list(weights)}, {"params": rest, "weight_decay": 0.0}]

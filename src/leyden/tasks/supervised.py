@@ -13,7 +13,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torchmetrics import MetricCollection
 
-from leyden import UserError
+from leyden import UserError, require
 from leyden.tasks.optimizers import configure_optimizers, decayed
 
 log = logging.getLogger(__name__)
@@ -43,9 +43,11 @@ class Supervised(LightningModule):
         compile: bool = False,
     ):
         super().__init__()
+        for name, part in ("model", model), ("preprocess", preprocess), ("loss", loss):
+            require(isinstance(part, nn.Module), f"task.{name}", "a module with a `_target_`", part)
         self.model, self.preprocess, self.loss = model, preprocess, loss
         self.optimizer, self.scheduler, self.monitor = optimizer, scheduler, monitor
-        self.l1, self.gradient_penalty = l1, gradient_penalty
+        self.l1, self.gradient_penalty = float(l1), float(gradient_penalty)
         for split in ("val", "test"):
             setattr(self, f"{split}_metrics", metrics.clone(prefix=f"{split}/"))
         self.sums: dict[str, list[Any]] = {}  # of the running epoch of each split

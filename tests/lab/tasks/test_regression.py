@@ -5,7 +5,7 @@ import torch
 from sklearn.metrics import mean_absolute_error, mean_squared_error, r2_score
 from torch import nn
 
-from lab.tasks.regression import Regression
+from lab.tasks.regression import R2, Regression
 from leyden import UserError
 from leyden.run import configs
 from leyden.run.run import Run
@@ -93,6 +93,12 @@ def test_r2_far_from_zero():
     task.val_metrics.update(preds, targets)
     expected = r2_score(y.double(), (outputs.squeeze(1) + 2000).double())
     assert float(task.val_metrics.compute()["val/r2"]) == pytest.approx(expected, rel=1e-4)
+
+
+def test_r2_of_one_sample_is_not_a_number():
+    metric = R2()
+    metric.update(torch.ones(1, 1), torch.ones(1, 1))
+    assert metric.compute().isnan()
 
 
 @pytest.mark.parametrize(("outputs", "targets"), [((8, 2), (8,)), ((8, 3), (8, 2)), ((8, 1), (8, 2)), ((8,), (8,))])

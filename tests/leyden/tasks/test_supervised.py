@@ -195,6 +195,21 @@ def test_a_compiled_model_has_no_gradient_penalty():
         classification(nn.Linear(4, 3), gradient_penalty=1.0, compile=True)
 
 
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        (["task.optimizer=1.5"], "`optimizer` must be a class or a function with `_partial_: true`; got `1.5`"),
+        (["task.scheduler=abc"], "`scheduler` must be a class or a function with `_partial_: true`; got `abc`"),
+        (["task.model=off"], "`task.model` must be a module with a `_target_`; got `off`"),
+        (["task.l1={sub:1}"], "cannot be built: float.. argument must be"),
+        (["task.classes='*'"], r"cannot be built: `classes` must be 10 names; got `\*`"),
+    ],
+)
+def test_what_makes_no_task_is_named(train, keys, sentence):
+    with pytest.raises(UserError, match=sentence):
+        train(*keys)
+
+
 def test_the_rate_grows_with_the_joint_batch(train):
     run = train("optimizer=sgd", "optimizer.lr=0.1", "optimizer.scale_lr=true", "trainer.accumulate_grad_batches=2",
                 "scheduler=constant", "scheduler.warmup_steps=0")  # fmt: skip

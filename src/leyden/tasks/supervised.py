@@ -1,6 +1,5 @@
 """What classification and regression share: the step, the epoch's numbers, optimizer and schedule."""
 
-import logging
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -15,8 +14,6 @@ from torchmetrics import MetricCollection
 
 from leyden import UserError, require
 from leyden.tasks.optimizers import configure_optimizers, decayed
-
-log = logging.getLogger(__name__)
 
 
 class Supervised(LightningModule):

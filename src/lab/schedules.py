@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 
 
-def constant(step: int, total: float | None, warmup_steps: int = 0) -> float:
+def constant(step: float, total: float | None, warmup_steps: int = 0) -> float:
     """Linear warm-up, then 1; `total` may be None or infinite."""
     return min(1.0, (step + 1) / (warmup_steps + 1))
 

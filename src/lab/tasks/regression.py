@@ -62,6 +62,9 @@ class Regression(Supervised):
 class Rescale(nn.Module):
     """From standardised values to those in the target's own unit: B x outputs."""
 
+    mean: Tensor
+    std: Tensor
+
     def __init__(self, mean: Tensor, std: Tensor):
         super().__init__()
         self.register_buffer("mean", mean)

@@ -44,7 +44,7 @@ class ImageFolder(Folders):
         super().__init__(root, **loader)
         sides = [size, size] if isinstance(size, int) else size
         two = isinstance(sides, Sequence) and len(sides) == 2 and all(type(n) is int and n > 0 for n in sides)
-        whole = size is None and not cache and self.transforms["train"] and self.transforms["val"]
+        whole = size is None and not cache and all(self.transforms.values())
         need = "a side in pixels or '[height,width]'; null needs train_transforms and eval_transforms, and no cache"
         require(two or whole, "data.size", need, size)
         require(channels in MODES, "data.channels", "1 for grey or 3 for colour", channels)

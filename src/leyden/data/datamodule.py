@@ -108,7 +108,7 @@ class DataModule(LightningDataModule):
 
     def cut(self, y: Tensor, val: bool, test: bool) -> dict[str, Tensor]:
         """The indices of each split that comes out of the training data; all of them are disjoint."""
-        order = spread(y, self.split_seed)
+        order = stratified_order(y, self.split_seed)
         tests = round(len(y) * self.test_fraction) if test else 0
         start, stop, rest = 0, round(len(y) * self.val_fraction) if val else 0, order[tests:]
         if self.fold is not None:
@@ -128,7 +128,7 @@ class DataModule(LightningDataModule):
     def facts_of_x(self, train: Tensors | Sequences) -> dict[str, Any]:
         x = torch.cat(train.x) if isinstance(train, Sequences) else train.x
         if isinstance(train, Tensors) and (shown := self.transforms["val"] or self.transforms["train"]):
-            some = spread(train.y, 0)[:FEW].tolist()
+            some = stratified_order(train.y, 0)[:FEW].tolist()
             x, _, _ = Tensors(train.x[some], train.y[some], shown).__getitems__(list(range(len(some))))
         kind = "sequence" if isinstance(train, Sequences) else "image" if x.dim() == 4 else "table"
         mean, std = moments(x)
@@ -222,7 +222,7 @@ def cores() -> int:
     return max(1, free // (beside * int(os.environ.get("LOCAL_WORLD_SIZE", 1))))
 
 
-def spread(y: Tensor, seed: int) -> Tensor:
+def stratified_order(y: Tensor, seed: int) -> Tensor:
     """An order in which each slice holds the classes in their shares: int64 of the length of y.
 
     Each sample of a class of n gets a random place (i + 1/2) / n of its own, and all samples are sorted by place.

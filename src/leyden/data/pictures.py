@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -66,8 +67,10 @@ class Pictures:
 
     @cached_property
     def mapped(self) -> Tensor:
-        """The cache, in memory that all processes share."""
-        return torch.from_file(str(self.cache), size=math.prod(self.shape), dtype=torch.uint8).view(self.shape)
+        """The cache, in memory that all processes share; only to be read, so that it may be larger than the memory."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch would rather have what it may write
+            return torch.from_numpy(np.memmap(str(self.cache), np.uint8, "r", shape=self.shape))
 
     def __getstate__(self) -> dict[str, Any]:  # another process maps the file itself
         return {name: value for name, value in vars(self).items() if name != "mapped"}
@@ -97,19 +100,25 @@ def look(
     """
     before, known, bad = read_json(memory), dict[str, list[Any]](), dict[str, str]()
 
+    def unchanged(name: str) -> bool:
+        with suppress(OSError):  # it is gone, or a link leads nowhere
+            found = os.stat(os.path.join(root, name))
+            return before[name][:2] == [found.st_size, found.st_mtime_ns]
+        return False
+
     def look_at(name: str) -> None:
         try:
-            raw = Path(root, name).read_bytes()
+            found, raw = os.stat(os.path.join(root, name)), Path(root, name).read_bytes()
             planes = pixels(raw, *settings).flatten(1).numpy()
         except Exception as error:  # damaged files have errors of many kinds
             bad[name] = reason(error)
             return
         squares = np.multiply(planes, planes, dtype=np.uint16)
         sums = [planes.shape[1], *planes.sum(1).tolist(), *squares.sum(1).tolist()]
-        known[name] = [*(stat[name] or []), hashlib.blake2b(raw, digest_size=16).hexdigest(), sums]
+        digest = hashlib.blake2b(raw, digest_size=16).hexdigest()
+        known[name] = [found.st_size, found.st_mtime_ns, digest, sums]
 
-    stat = {name: size_and_time(os.path.join(root, name)) for name in names}
-    known |= {name: before[name] for name in names if name in before and before[name][:2] == stat[name]}
+    known |= {name: before[name] for name in names if name in before and unchanged(name)}
     if new := [name for name in names if name not in known]:
         log_once("looking at %d pictures of %s", len(new), root)
         for _ in in_turn(look_at, new):
@@ -117,13 +126,6 @@ def look(
         with replacing(memory) as part:
             part.write_text(json.dumps(known))
     return {name: known[name] for name in names if name in known}, {name: bad[name] for name in names if name in bad}
-
-
-def size_and_time(path: str) -> list[int] | None:
-    """Size and time of a file; None where there is none, or a link leads nowhere."""
-    with suppress(OSError):
-        return [(found := os.stat(path)).st_size, found.st_mtime_ns]
-    return None
 
 
 def in_turn(function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:

@@ -8,7 +8,7 @@ from lab.data.digits import Digits
 from lab.data.fake import Fake
 from leyden import UserError
 from leyden.data.augment import HorizontalFlip
-from leyden.data.datamodule import DataModule, spread
+from leyden.data.datamodule import DataModule, stratified_order
 
 
 class Given(DataModule):
@@ -106,9 +106,9 @@ def test_there_is_a_target_for_each_sample():
         Given({"train": numbered(), "test": (numbered()[0], torch.zeros(7))}).splits  # noqa: B018
 
 
-def test_spread_keeps_rare_classes_in_train():
+def test_stratified_order_keeps_rare_classes_in_train():
     y = torch.tensor([0] * 50 + [1])
-    assert 50 not in spread(y, 0)[:10].tolist()
+    assert 50 not in stratified_order(y, 0)[:10].tolist()
 
 
 def test_labels_must_fit_the_classes():

@@ -23,6 +23,8 @@ TRAINED = {  # each model and each data set at least once
     "diabetes": ["mlp"],
     "table": ["mlp"],
 }
+THERE = {*OPTIONS["data"], *OPTIONS["model"]}  # a copy may have deleted some
+PAIRS = [(data, model) for data, models in TRAINED.items() for model in models if {data, model} <= THERE]
 DOWNLOADED = ("mnist", "fashion_mnist", "cifar10", "cifar100")  # pictures too; tests/lab/data reads their real files
 REFUSED = {  # one data set of each kind, with the models that cannot take it
     "digits": ["rnn", "transformer"],
@@ -55,11 +57,11 @@ def files(tmp_path_factory):
 
 
 def test_the_lists_are_complete():
-    assert {model for models in TRAINED.values() for model in models} == set(OPTIONS["model"])
-    assert {*TRAINED, *DOWNLOADED} == set(OPTIONS["data"])
+    assert {model for models in TRAINED.values() for model in models} >= set(OPTIONS["model"])
+    assert {*TRAINED, *DOWNLOADED} >= set(OPTIONS["data"])
 
 
-@pytest.mark.parametrize(("data", "model"), [(data, model) for data, models in TRAINED.items() for model in models])
+@pytest.mark.parametrize(("data", "model"), PAIRS)
 def test_a_pair_trains(configure, files, data, model):
     from train import train
 
@@ -69,11 +71,11 @@ def test_a_pair_trains(configure, files, data, model):
     assert metrics["test"]["samples"] > 0 and metrics["best"]
 
 
-@pytest.mark.parametrize("data", REFUSED)
+@pytest.mark.parametrize("data", sorted(THERE.intersection(REFUSED)))
 def test_a_model_that_does_not_fit_is_refused_by_the_facts(configure, files, data):
     cfg = configure(f"data={data}", *files.get(data, []))
     build.facts(cfg, build.data(cfg))
-    for model in REFUSED[data]:
+    for model in THERE.intersection(REFUSED[data]):
         cfg.model = OmegaConf.load(CONF / "model" / f"{model}.yaml")
         with pytest.raises(UserError, match="model="):
             build.task(cfg)

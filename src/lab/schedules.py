@@ -8,12 +8,10 @@ that changes with `total` says so by its attribute `depends_on_total`: a run tha
 import math
 from collections.abc import Sequence
 
-from leyden import UserError
 
-
-def constant(step: int, total: float | None, warmup_steps: int = 0) -> float:
+def constant(step: float, total: float | None, warmup_steps: int = 0) -> float:
     """Linear warm-up, then 1; `total` may be None or infinite."""
-    return _warmup(step, warmup_steps)
+    return min(1.0, (step + 1) / (warmup_steps + 1))
 
 
 def cosine(step: int, total: float | None, warmup_steps: int = 0, final: float = 0.0) -> float:
@@ -21,7 +19,7 @@ def cosine(step: int, total: float | None, warmup_steps: int = 0, final: float =
     end = _end(total, "cosine")
     now = min(step, end)
     if now < warmup_steps:
-        return _warmup(now, warmup_steps)
+        return (now + 1) / (warmup_steps + 1)
     return _anneal(1.0, final, (now - warmup_steps) / max(1, end - warmup_steps))
 
 
@@ -43,17 +41,12 @@ cosine.depends_on_total = onecycle.depends_on_total = True  # type: ignore[attr-
 def step(
     step: int, total: float | None, warmup_steps: int = 0, milestones: Sequence[float] = (0.5, 0.75), gamma: float = 0.1
 ) -> float:
-    """Linear warm-up, then 1, times `gamma` after each milestone, a share of the run; UserError if one is above 1."""
+    """Linear warm-up, then 1, times `gamma` after each milestone, a share of the run."""
     end = _end(total, "step")
     if max(milestones, default=0) > 1:
-        raise UserError(f"scheduler.milestones are shares of the run, 0 to 1, not epochs or steps: {list(milestones)}.")
+        raise ValueError(f"`scheduler.milestones` must be shares of the run, 0 to 1; got `{list(milestones)}`")
     now = min(step, end)
-    return _warmup(now, warmup_steps) * gamma ** sum(now >= share * end for share in milestones)
-
-
-def _warmup(step: float, warmup_steps: int) -> float:
-    """From 1 / (warmup_steps + 1) at step 0 to 1 at step warmup_steps."""
-    return min(1.0, (step + 1) / (warmup_steps + 1))
+    return constant(now, total, warmup_steps) * gamma ** sum(now >= share * end for share in milestones)
 
 
 def _anneal(first: float, last: float, share: float) -> float:
@@ -62,10 +55,7 @@ def _anneal(first: float, last: float, share: float) -> float:
 
 
 def _end(total: float | None, name: str) -> float:
-    """The steps of the run; UserError if it has no end."""
+    """The steps of the run; ValueError if it has no end."""
     if total is None or math.isinf(total):
-        raise UserError(
-            f"scheduler={name} needs a run of known length: set trainer.max_epochs or trainer.max_steps, "
-            "or type scheduler=constant."
-        )
+        raise ValueError(f"`{name}` needs trainer.max_epochs or trainer.max_steps; type one, or scheduler=constant")
     return max(1, total)

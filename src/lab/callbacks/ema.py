@@ -9,12 +9,8 @@ from torch import Tensor
 class EMA(WeightAveraging):
     """Validates, tests and keeps an average of the weights (Polyak and Juditsky 1992, doi:10.1137/0330046).
 
-    After n updates the decay is at most (1 + n) / (10 + n), or a short run would end near its first weights. How many
-    updates there were is in the checkpoint, as torch's AveragedModel counts them.
-
-    Args:
-        decay: share of the old average in the new one
-        update_every_n_steps: optimizer steps between updates
+    After n updates, which the checkpoint counts, the decay is at most (1 + n) / (10 + n), or a short run would end near
+    its first weights.
     """
 
     def __init__(self, decay: float = 0.999, update_every_n_steps: int = 1):

@@ -1,10 +1,8 @@
 """Fine-tuning in two parts: first the head alone, then everything."""
 
 import logging
-from pathlib import Path
 from typing import Any
 
-import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from torch import nn
@@ -15,24 +13,18 @@ log = logging.getLogger(__name__)
 
 
 class Freeze(Callback):
-    """Leaves all of `task.model` but its `head` as it is until an epoch, counted from 0; its BatchNorm, too.
-
-    Raises:
-        UserError: the model has no part that is called head.
-    """
+    """Leaves all of `task.model` but its `head` as it is until an epoch, counted from 0; its BatchNorm, too."""
 
     def __init__(self, until_epoch: int):
         self.until_epoch = until_epoch
 
     def setup(self, trainer: Trainer, task: LightningModule, stage: str) -> None:
+        """Raises UserError if the model has no part that is called head."""
         self.body = [part for name, part in task.model.named_children() if name != "head"]
         if len(self.body) == len(list(task.model.children())):
             raise UserError(f"callbacks=[freeze] needs a model with a head; {type(task.model).__name__} has none.")
-        if stage == "fit" and trainer.is_global_zero and (address := getattr(task.model, "published", None)):
-            log.warning(
-                "The frozen part of the model has random weights; model.weights=DEFAULT fetches published ones once "
-                "(%s, kept in %s).", address, Path(torch.hub.get_dir(), "checkpoints"),
-            )  # fmt: skip
+        if stage == "fit" and trainer.is_global_zero and not getattr(task.model, "pretrained", True):
+            log.warning("The frozen part of the model is random; type model.weights=DEFAULT for published weights.")
         self.parameters = [p for part in self.body for p in part.parameters() if p.requires_grad]
 
     def on_train_start(self, trainer: Trainer, task: LightningModule) -> None:

@@ -1,33 +1,28 @@
-"""What the sets have in common that torchvision downloads, checks and reads."""
+"""MNIST, Fashion-MNIST, CIFAR-10 and CIFAR-100, as torchvision downloads, checks and reads them."""
 
 import logging
-import socket
 from pathlib import Path
+from typing import Any
 
 import torch
 from filelock import FileLock
 from torch import Tensor
-from torchvision.datasets import VisionDataset
+from torchvision import datasets
 
 from leyden import UserError
 from leyden.data.datamodule import DataModule
 
-PATIENCE_S = 10  # how long a server may be silent
 log = logging.getLogger(__name__)
 
 
-class Downloaded(DataModule):
-    """Pictures, labels, class names and the split of train and test as torchvision's reader gives them."""
+class MNIST(DataModule):
+    """Handwritten digits of 1 x 28 x 28, 60,000 for training and 10,000 for test (LeCun et al. 1998)."""
 
-    reader: type[VisionDataset]
+    reader: type[datasets.VisionDataset] = datasets.MNIST
 
-    def __init__(self, data_dir: str | Path, **loader):
+    def __init__(self, data_dir: str | Path, **loader: Any):
         super().__init__(**loader)
         self.data_dir = Path(data_dir)
-
-    def by_hand(self) -> str:
-        """What to do where there is no network: which files from where to put into which folder."""
-        raise NotImplementedError
 
     def read(self, split: str) -> tuple[Tensor, Tensor] | None:
         if split == "val":
@@ -37,14 +32,12 @@ class Downloaded(DataModule):
         x = x.unsqueeze(1) if x.dim() == 3 else x.permute(0, 3, 1, 2).contiguous()
         return x, torch.as_tensor(source.targets)
 
-    def source(self, train: bool) -> VisionDataset:
+    def source(self, train: bool) -> datasets.VisionDataset:
         """The reader of a split; one process downloads, others wait. Raises UserError for files missing or damaged."""
         try:
             return self.reader(self.data_dir, train)
         except Exception:  # not there, damaged, or still being unpacked by another process
             log.info("%s is not complete in %s; downloading it.", self.title, self.data_dir)
-        before = socket.getdefaulttimeout()
-        socket.setdefaulttimeout(PATIENCE_S)
         try:
             self.data_dir.mkdir(parents=True, exist_ok=True)
             with FileLock(self.data_dir / f".{self.title}.lock"):  # ends with its process
@@ -55,5 +48,30 @@ class Downloaded(DataModule):
                 f"{self.title} is missing or damaged in {self.data_dir} and cannot be downloaded ({reason}); "
                 f"{self.by_hand()}."
             ) from error
-        finally:
-            socket.setdefaulttimeout(before)
+
+    def by_hand(self) -> str:
+        """What to do where there is no network."""
+        names = ", ".join(name for name, _ in self.reader.resources)
+        folder = self.data_dir / self.reader.__name__ / "raw"  # torchvision never replaces what was unpacked there
+        return f"put {names} from {self.reader.mirrors[0]} into the empty folder {folder}"
+
+
+class FashionMNIST(MNIST):
+    """Pictures of clothes, as many as digits in MNIST (Xiao et al. 2017, arXiv:1708.07747)."""
+
+    reader = datasets.FashionMNIST
+
+
+class CIFAR10(MNIST):
+    """Photographs of 3 x 32 x 32 in ten classes, 50,000 for training and 10,000 for test (Krizhevsky 2009)."""
+
+    reader = datasets.CIFAR10
+
+    def by_hand(self) -> str:
+        return f"put {self.reader.filename} from {self.reader.url} into {self.data_dir}"
+
+
+class CIFAR100(CIFAR10):
+    """The same in a hundred classes: the fine labels."""
+
+    reader = datasets.CIFAR100

@@ -1,5 +1,7 @@
 """Random pictures of any shape, for speed and tests."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -10,10 +12,11 @@ from leyden.data.datamodule import DataModule
 class Fake(DataModule):
     """Noise with a faint pattern of its class, so that a model can learn something."""
 
-    def __init__(self, shape: list[int], num_classes: int = 10, num_samples: int = 1000, **loader):
+    def __init__(self, shape: list[int], num_classes: int = 10, num_samples: int = 1000, **loader: Any):
         super().__init__(**loader)
         for name, value in ("num_classes", num_classes), ("num_samples", num_samples):
-            require(value >= 1, f"data.{name}", "a whole number from 1 up", value)
+            require(type(value) is int and value >= 1, f"data.{name}", "a whole number from 1 up", value)
+        require(all(type(side) is int and side >= 1 for side in shape), "data.shape", "whole numbers from 1 up", shape)
         self.shape, self.num_samples, self.num_classes = shape, num_samples, num_classes
         self.classes = [str(label) for label in range(num_classes)]
 

@@ -19,10 +19,6 @@ class Ink(DataModule):
         if split != "train":
             return None
         source = load_digits()
-        return [inked(torch.tensor(picture) / 16) for picture in source.images], torch.tensor(source.target)
-
-
-def inked(picture: Tensor) -> Tensor:
-    """H x W -> T x 3."""
-    rows, columns = picture.nonzero(as_tuple=True)
-    return torch.stack([rows, columns, picture[rows, columns]], 1).float()
+        pictures = torch.tensor(source.images / 16)
+        x = [torch.cat([ink.nonzero(), ink[ink > 0][:, None]], 1).float() for ink in pictures]
+        return x, torch.tensor(source.target)

@@ -2,16 +2,17 @@
 
 from torch import nn
 
-from lab.ops.squared_relu import SquaredReLU
-from leyden import UserError
-
-ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU, "squared_relu": SquaredReLU}
+ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU}
 
 
 def act(name: str) -> nn.Module:
-    """A new module of that name; UserError if there is none."""
+    """A new module of that name; ValueError if there is none."""
+    if name == "squared_relu":
+        from ..ops.squared_relu import SquaredReLU  # only where it is asked for, so that `ops` can be deleted
+
+        return SquaredReLU()
     if name not in ACTIVATIONS:
-        raise UserError(f"model.activation: there is no '{name}'; choose one of {', '.join(ACTIVATIONS)}.")
+        raise ValueError(f"`activation` must be one of {', '.join(ACTIVATIONS)}, squared_relu; got `{name}`")
     return ACTIVATIONS[name]()
 
 

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lab.models.activation import act
-from leyden import UserError
+from .activation import act
 
 
 class Block(nn.Module):
@@ -19,7 +18,7 @@ class Block(nn.Module):
     def __init__(self, width: int, heads: int, dropout: float, activation: str = "gelu"):
         super().__init__()
         if width % heads:
-            raise UserError(f"model: width={width} is not a multiple of heads={heads}; change one of them.")
+            raise ValueError(f"`width` must be a multiple of `heads`; got `{width}` and `{heads}`")
         self.heads, self.dropout = heads, dropout
         self.norm = nn.LayerNorm(width)
         self.qkv = nn.Linear(width, 3 * width)

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from lab.models import shape
-from lab.models.activation import act, kaiming_
+from . import shape
+from .activation import act, kaiming_
 
 SMALLEST = 8  # pixels of a side that is still halved: what is left after it is 4 or more
 

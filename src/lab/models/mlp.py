@@ -5,8 +5,8 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from lab.models import shape
-from lab.models.activation import act, kaiming_
+from . import shape
+from .activation import act, kaiming_
 
 
 class MLP(nn.Module):

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from lab.models import shape
-from lab.models.activation import act, kaiming_
+from . import shape
+from .activation import act, kaiming_
 
 
 def conv(planes: int, width: int, size: int, stride: int = 1) -> nn.Sequential:

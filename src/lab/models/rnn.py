@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from lab.models import sequence, shape
-from leyden import UserError
+from . import shape
 
 CELLS = {"gru": nn.GRU, "lstm": nn.LSTM}
 
@@ -29,7 +28,7 @@ class RNN(nn.Module):
     ):
         super().__init__()
         if cell not in CELLS or pooling not in ("mean", "last"):
-            raise UserError(f"model: cell is gru or lstm and pooling mean or last, not '{cell}' and '{pooling}'.")
+            raise ValueError(f"`cell` must be gru or lstm and `pooling` mean or last; got `{cell}` and `{pooling}`")
         self.pooling = pooling
         width = hidden * (1 + bidirectional)
         inputs = [shape.features(in_shape)] + [width] * (layers - 1)
@@ -50,7 +49,7 @@ class RNN(nn.Module):
             if self.back:
                 hidden.append(turn(self.back[layer](turn(values, lengths))[0], lengths))
             values = torch.cat(hidden, -1)
-        pooled = sequence.mean(values, lengths) if self.pooling == "mean" else ends(hidden, lengths)
+        pooled = shape.mean(values, lengths) if self.pooling == "mean" else ends(hidden, lengths)
         return self.head(self.dropout(pooled))
 
 

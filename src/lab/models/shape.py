@@ -1,30 +1,34 @@
-"""What a model can be built for: the shape of one sample, without the batch; None is a length that differs."""
+"""The shape of one sample, for which a model is built, and the lengths of padded sequences.
+
+In `in_shape`, which has no batch, None is a length that differs. `lengths` is B of int64; values after it do not count.
+"""
 
 import math
 from collections.abc import Sequence
 
-from leyden import UserError
+import torch
+from torch import Tensor
 
 
 def picture(in_shape: Sequence[int]) -> tuple[int, int, int]:
-    """C, H, W; UserError if the samples are no pictures."""
+    """C, H, W; ValueError if the samples are no pictures."""
     if len(in_shape) != 3:
-        raise UserError(f"This model takes pictures C x H x W, but a sample is {spell(in_shape)}.")
+        raise ValueError(f"this model takes pictures C x H x W, but a sample is {spell(in_shape)}")
     channels, height, width = in_shape
     return channels, height, width
 
 
 def features(in_shape: Sequence[int | None]) -> int:
-    """F of sequences T x F; UserError if the samples are no sequences."""
+    """F of sequences T x F; ValueError if the samples are no sequences."""
     if len(in_shape) != 2 or in_shape[0] is not None or in_shape[1] is None:
-        raise UserError(f"This model takes sequences T x F, but a sample is {spell(in_shape)}.")
+        raise ValueError(f"this model takes sequences T x F, but a sample is {spell(in_shape)}")
     return in_shape[1]
 
 
 def size(in_shape: Sequence[int | None]) -> int:
-    """All numbers of a sample; UserError if their count differs."""
+    """All numbers of a sample; ValueError if their count differs."""
     if None in in_shape:
-        raise UserError(f"This model takes samples of one size, but a sample is {spell(in_shape)}.")
+        raise ValueError(f"this model takes samples of one size, but a sample is {spell(in_shape)}")
     return math.prod(length for length in in_shape if length is not None)
 
 
@@ -32,4 +36,15 @@ def spell(in_shape: Sequence[int | None]) -> str:
     """The shape in words, and which models take it."""
     kinds = {3: "mlp, cnn, resnet, vit or torchvision", 2: "rnn or transformer"}
     text = " x ".join("T" if length is None else str(length) for length in in_shape)
-    return f"{text}; choose model={kinds.get(len(in_shape), 'mlp')}"
+    return f"{text}; type model={kinds.get(len(in_shape), 'mlp')}"
+
+
+def valid(lengths: Tensor, steps: int) -> Tensor:
+    """B -> B, T of bool: true where the step is part of the sequence; an empty one counts as one step."""
+    return torch.arange(steps, device=lengths.device) < lengths.clamp(min=1)[:, None]
+
+
+def mean(values: Tensor, lengths: Tensor) -> Tensor:
+    """B, T, F -> B, F: the mean over the valid steps."""
+    padding = ~valid(lengths, values.shape[1])[..., None]
+    return values.masked_fill(padding, 0.0).sum(1) / lengths.clamp(min=1)[:, None]

@@ -1,6 +1,5 @@
 """Any classification network of torchvision, by its name, with or without its published weights."""
 
-import difflib
 from collections.abc import Sequence
 
 import torch
@@ -8,17 +7,13 @@ import torchvision
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lab.models import shape
-from leyden import UserError
+from . import shape
 
 
 class Torchvision(nn.Module):
     """`backbone` up to the features, `head` of its own: B, C, H, W -> B x num_classes.
 
-    `published` is where weights for it can be fetched from, None where it has them.
-
-    Pictures that have not 3 channels enter as their mean, three times. UserError if the name is unknown, the weights
-    cannot be had, or the network does not take pictures of this size.
+    Pictures that have not 3 channels enter as their mean, three times.
     """
 
     def __init__(
@@ -31,18 +26,14 @@ class Torchvision(nn.Module):
     ):
         super().__init__()
         planes, height, width = shape.picture(in_shape)
-        self.size = size
-        self.published = None if weights else published(arch)
+        self.size, self.pretrained = size, weights is not None
         self.backbone = network(arch, weights)
         self.head = nn.Linear(cut(self.backbone), num_classes)
-        self.eval()
         try:
             with torch.no_grad():
-                self(torch.zeros(1, planes, height, width))
+                self.eval()(torch.zeros(1, planes, height, width))
         except (RuntimeError, AssertionError, ValueError) as error:
-            raise UserError(
-                f"model.arch={arch} takes no pictures of {height} x {width}; set model.size=224."
-            ) from error
+            raise ValueError(f"{arch} takes no pictures of {height} x {width}; type model.size=224") from error
         self.train()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -54,32 +45,21 @@ class Torchvision(nn.Module):
 
 
 def network(arch: str, weights: str | None) -> nn.Module:
-    """The network as torchvision builds it, without auxiliary outputs."""
-    known = torchvision.models.list_models(module=torchvision.models)
-    if arch not in known:
-        near = ", ".join(difflib.get_close_matches(arch, known, n=3, cutoff=0.0))
-        raise UserError(f"model.arch: torchvision has no classification network '{arch}'; the nearest: {near}.")
-    names = list(torchvision.models.get_model_weights(arch).__members__)
-    if weights is not None and weights not in names:
-        raise UserError(f"model.weights: {arch} has no '{weights}'; choose null, {', '.join(names)}.")
+    """The network as torchvision builds it, without auxiliary outputs; ValueError where it cannot be had."""
+    known = list(torchvision.models.get_model_weights(arch).__members__)
+    if weights not in (None, *known):
+        raise ValueError(f"`weights` of {arch} must be one of null, {', '.join(known)}; got `{weights}`")
     try:
         net = torchvision.models.get_model(arch, weights=weights)
     except (OSError, RuntimeError) as error:  # no network; a file that is cut short
-        raise UserError(
-            f"model.weights: could not fetch those of {arch} ({error}); go online once, or type model.weights=null."
+        raise ValueError(
+            f"the weights of {arch} cannot be fetched ({error}); go online once, or type model.weights=null"
         ) from error
     for name in ("aux1", "aux2", "AuxLogits"):
         if hasattr(net, name):
             setattr(net, name, None)
             net.aux_logits = False
     return net
-
-
-def published(arch: str) -> str | None:
-    """The address of the published weights; None where there are none, or no such network."""
-    known = arch in torchvision.models.list_models(module=torchvision.models)
-    weights = next(iter(torchvision.models.get_model_weights(arch)), None) if known else None
-    return weights and weights.url
 
 
 def cut(net: nn.Module) -> int:

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from lab.models import sequence, shape
-from lab.models.attention import Block, sinusoids
+from . import shape
+from .attention import Block, sinusoids
 
 
 class Transformer(nn.Module):
@@ -29,10 +29,10 @@ class Transformer(nn.Module):
 
     def forward(self, x: tuple[Tensor, Tensor]) -> Tensor:
         values, lengths = x
-        mask = sequence.valid(lengths, values.shape[1])[:, None, None]
+        mask = shape.valid(lengths, values.shape[1])[:, None, None]
         values = self.embed(values)
         positions = sinusoids(values.shape[1], values.shape[2], values.device).to(values.dtype)
         values = self.dropout(values + positions)
         for block in self.blocks:
             values = block(values, mask)
-        return self.head(sequence.mean(self.norm(values), lengths))
+        return self.head(shape.mean(self.norm(values), lengths))

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from lab.models import shape
-from lab.models.attention import Block, sinusoids
+from . import shape
+from .attention import Block, sinusoids
 
 
 class ViT(nn.Module):

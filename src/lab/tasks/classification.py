@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
-from torchmetrics import Metric, MetricCollection
+from torchmetrics import MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassConfusionMatrix, MulticlassF1Score
 
 from leyden import UserError
@@ -14,34 +14,27 @@ MANY = 1000  # classes: of more, a confusion matrix is too large to keep
 
 
 class Classification(Supervised):
-    """Learns class indices from logits of B x num_classes. Logs the plain accuracy and the F1 averaged over classes.
-
-    Args:
-        num_classes: how many
-        classes: their names, for the results; null: their numbers
-    """
+    """Learns class indices from logits of B x num_classes. Logs the plain accuracy and the F1 averaged over classes."""
 
     counted, meaning = ("acc",), "probs"
 
     def __init__(self, num_classes: int, classes: Sequence[str] | None = None, **supervised: Any):
-        metrics: dict[str, Metric | MetricCollection] = {
-            "acc": MulticlassAccuracy(num_classes, average="micro", validate_args=False),
-            "f1_macro": MulticlassF1Score(num_classes, average="macro", validate_args=False),
-        }
-        super().__init__(metrics=MetricCollection(metrics), **supervised)
+        accuracy = MulticlassAccuracy(num_classes, average="micro", validate_args=False)
+        f1 = MulticlassF1Score(num_classes, average="macro", validate_args=False)
+        super().__init__(metrics=MetricCollection({"acc": accuracy, "f1_macro": f1}), **supervised)
         self.classes = list(classes or map(str, range(num_classes)))
-        self.confusion = MulticlassConfusionMatrix(num_classes, validate_args=False)
+        if len(self.classes) != num_classes:
+            raise ValueError(f"`classes` must be {num_classes} names; got `{classes}`")
+        self.confusion = MulticlassConfusionMatrix(num_classes, validate_args=False) if num_classes <= MANY else None
         self.details: dict[str, Any] = {}  # of the last test, by class
 
     @staticmethod
     def check_facts(facts: Mapping[str, Any]) -> None:
-        """Raises UserError if the targets are numbers, or all of one class."""
+        """Raises UserError if the targets are numbers."""
         if "target_mean" in facts:
             raise UserError(
                 "task=classification does not fit: the targets of this data are numbers; type task=regression."
             )
-        if facts.get("outputs") == 1:
-            raise UserError("task=classification needs at least two classes; the data has one; check its target.")
 
     def readout(self) -> nn.Module:
         return nn.Softmax(1)
@@ -53,17 +46,16 @@ class Classification(Supervised):
 
     def test_step(self, batch: Any, batch_idx: int) -> Tensor:
         outputs = super().test_step(batch, batch_idx)
-        if len(self.classes) <= MANY:
+        if self.confusion is not None:
             self.confusion.update(outputs, batch[1])
         return outputs
 
     def on_test_epoch_end(self) -> None:
         super().on_test_epoch_end()
-        if len(self.classes) > MANY:
+        if self.confusion is None:
             return
         counts = self.confusion.compute()  # of all ranks: true classes by predicted ones
         self.confusion.reset()
-        shares = (counts.diag() / counts.sum(1)).tolist()
-        self.details = {
-            f"test/acc/{name}": share for name, share in zip(self.classes, shares, strict=True) if share == share
-        } | {"classes": self.classes, "confusion": counts.tolist()}
+        shares = zip(self.classes, (counts.diag() / counts.sum(1)).tolist(), strict=True)
+        by_class = {f"test/acc/{name}": share for name, share in shares if share == share}  # NaN without a sample
+        self.details = by_class | {"classes": self.classes, "confusion": counts.tolist()}

@@ -18,10 +18,6 @@ class Regression(Supervised):
     """Learns targets of B or B x outputs. The model and the loss see them standardised, metrics in their own unit.
 
     Errors are means over samples and outputs; the R2 of several outputs is their plain mean, `r2_uniform`.
-
-    Args:
-        target_mean: of each output, over the training data
-        target_std: the same
     """
 
     meaning = "values"
@@ -43,10 +39,6 @@ class Regression(Supervised):
         if "target_mean" not in facts:
             raise UserError("The data has classes; type task=classification or, for a table, data.target_kind=numbers.")
 
-    def preds(self, outputs: Tensor) -> Tensor:
-        """The model's outputs in the target's unit: B x outputs."""
-        return self.readout()(outputs)
-
     def readout(self) -> nn.Module:
         return Rescale(self.target_mean, self.target_std)
 
@@ -54,9 +46,7 @@ class Regression(Supervised):
         """The loss of standardised values; predictions and targets, in the target's unit, both less its mean.
 
         The metrics are those of the values themselves, but a float32 keeps more of a value that is near zero.
-
-        Raises:
-            UserError: the model has not as many outputs as the data has targets; they would be broadcast.
+        Raises UserError where the model has not as many outputs as there are targets: they would be broadcast.
         """
         x, y = batch
         centred = (y.reshape(len(y), -1) - self.target_mean).float()

@@ -1,7 +1,7 @@
 """Augmentation of whole batches on their device: what happens to a sample depends on (seed, epoch, index) only."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -28,56 +28,41 @@ def between(u: Tensor, low: float, high: float) -> Tensor:
     return low + (high - low) * u
 
 
-def within(name: str, value: Any, low: float, high: float, count: int = 1) -> Any:
-    """The value of a setting. Raises UserError unless it is one number, or a list of count, from low to high."""
+def within(key: str, value: Any, low: float, high: float, count: int = 1) -> Any:
+    """The value of a setting: one number, or a list of `count`, from low to high; UserError for any other."""
     numbers = value if count > 1 and isinstance(value, Sequence) else [value]
     good = len(numbers) == count and all(type(n) in (int, float) and low <= n <= high for n in numbers)
-    kind = "a number" if count == 1 else f"a list of {count} numbers"
-    require(good, name, f"{kind} from {low:g} to {high:g}", value)
+    require(good, key, f"{'a number' if count == 1 else f'a list of {count} numbers'} from {low:g} to {high:g}", value)
     return value
 
 
-def random_part(u: Tensor, scale: Sequence, ratio: Sequence, first: int, second: int) -> tuple[Tensor, ...]:
-    """The starts and the lengths, along two sides, of a random part of a rectangle, from u (B, 4).
+def rectangle(u: Tensor, scale: Sequence, ratio: Sequence, shape: torch.Size) -> tuple[Tensor, ...]:
+    """Top, left, height and width of a random part of a picture, from u (B, 4 or more).
 
-    `scale` is its share of the area, `ratio` the second length over the first; neither is longer than its side.
+    `scale` is its share of the area, `ratio` its width over its height; it is cut at the sides of the picture.
     """
-    area, aspect, start, start_2 = u.unbind(1)
-    area = between(area, *scale) * (first * second)
+    area, aspect, top, left = u[:, :4].unbind(1)
+    area = between(area, *scale) * (shape[2] * shape[3])
     aspect = between(aspect, *map(math.log, ratio)).exp()
-    length = (area / aspect).sqrt().round().clamp(1, first)
-    length_2 = (area * aspect).sqrt().round().clamp(1, second)
-    starts = (start * (first + 1 - length)).long(), (start_2 * (second + 1 - length_2)).long()
-    return *starts, length.long(), length_2.long()
+    height = (area / aspect).sqrt().round().clamp(1, shape[2])
+    width = (area * aspect).sqrt().round().clamp(1, shape[3])
+    corner = (top * (shape[2] + 1 - height)).long(), (left * (shape[3] + 1 - width)).long()
+    return *corner, height.long(), width.long()
 
 
 class Transform:
-    """One augmentation in two steps that can be tried apart: draws -> parameters of each sample -> pixels."""
+    """One augmentation of a batch."""
 
-    draws = 5  # uniform numbers for each sample; a transform may leave some of them
-
-    def parameters(self, u: Tensor, shape: torch.Size) -> tuple[Tensor, ...]:
-        """Tensors (B,) from u (B, draws) and the shape of the batch."""
-        raise NotImplementedError
-
-    def apply(self, x: Tensor, *parameters: Tensor) -> Tensor:
-        """The batch (B, C, H, W) after it, same shape and dtype; reads no value back from the device."""
+    def __call__(self, x: Tensor, u: Tensor) -> Tensor:
+        """The batch x (B, C, H, W) changed as u, uniform numbers (B, 5), say; no value is read from the device."""
         raise NotImplementedError
 
 
-class Augment:
-    """The transforms in the order of their list, on x (B, C, H, W) with its samples' numbers index (B,)."""
-
-    def __init__(self, transforms: Iterable[Transform], seed: int):
-        self.transforms, self.seed = list(transforms), seed
-        for transform in self.transforms:
-            require(isinstance(transform, Transform), "data.augment", "Transforms of leyden.data.augment", transform)
-
-    def __call__(self, x: Tensor, index: Tensor, epoch: int) -> Tensor:
-        for stream, transform in enumerate(self.transforms):
-            u = draws(self.seed, epoch, index, stream, transform.draws)
-            x = transform.apply(x, *transform.parameters(u, x.shape))
-        return x
+def augment(transforms: Sequence[Transform], x: Tensor, index: Tensor, seed: int, epoch: int) -> Tensor:
+    """The batch x (B, C, H, W) after the transforms in their order; index (B,) are the numbers of its samples."""
+    for stream, transform in enumerate(transforms):
+        x = transform(x, draws(seed, epoch, index, stream, 5))
+    return x
 
 
 class HorizontalFlip(Transform):
@@ -86,11 +71,8 @@ class HorizontalFlip(Transform):
     def __init__(self, p: float = 0.5):
         self.p = within("HorizontalFlip.p", p, 0, 1)
 
-    def parameters(self, u: Tensor, shape: torch.Size) -> tuple[Tensor, ...]:
-        return (u[:, 0] < self.p,)
-
-    def apply(self, x: Tensor, flip: Tensor) -> Tensor:
-        return torch.where(flip[:, None, None, None], x.flip(-1), x)
+    def __call__(self, x: Tensor, u: Tensor) -> Tensor:
+        return torch.where((u[:, 0] < self.p)[:, None, None, None], x.flip(-1), x)
 
 
 class ShiftCrop(Transform):
@@ -100,27 +82,21 @@ class ShiftCrop(Transform):
         require(type(pixels) is int and pixels >= 0, "ShiftCrop.pixels", "a whole number from 0 up", pixels)
         self.pixels = pixels
 
-    def parameters(self, u: Tensor, shape: torch.Size) -> tuple[Tensor, ...]:
-        return (u[:, :2] * (2 * self.pixels + 1)).long().unbind(1)
-
-    def apply(self, x: Tensor, top: Tensor, left: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, u: Tensor) -> Tensor:
+        top, left = (u[:, :2] * (2 * self.pixels + 1)).long().unbind(1)
         crops = F.pad(x, [self.pixels] * 4).unfold(2, x.shape[2], 1).unfold(3, x.shape[3], 1)  # all, as a view
         return crops[torch.arange(len(x), device=x.device), :, top, left]
 
 
 class RandomResizedCrop(Transform):
-    """Stretch a random part over the whole picture, bilinear (Szegedy et al. 2014): ratio is width over height."""
+    """Stretch a random part over the whole picture, bilinear (Szegedy et al. 2014); see `rectangle`."""
 
     def __init__(self, scale: Sequence = (0.25, 1.0), ratio: Sequence = (0.75, 1.3333)):
         self.scale = within("RandomResizedCrop.scale", scale, 0, 1, count=2)
         self.ratio = within("RandomResizedCrop.ratio", ratio, 0.01, 100, count=2)
 
-    def parameters(self, u: Tensor, shape: torch.Size) -> tuple[Tensor, ...]:
-        """Top, left, height and width in pixels."""
-        return random_part(u[:, :4], self.scale, self.ratio, shape[2], shape[3])
-
-    def apply(self, x: Tensor, *parameters: Tensor) -> Tensor:
-        top, left, height, width = (p[:, None] for p in parameters)
+    def __call__(self, x: Tensor, u: Tensor) -> Tensor:
+        top, left, height, width = (p[:, None] for p in rectangle(u, self.scale, self.ratio, x.shape))
         column, row = stretched(left, width, x.shape[3]), stretched(top, height, x.shape[2])
         grid = torch.stack(torch.broadcast_tensors(column[:, None], row[:, :, None]), -1)
         return F.grid_sample(x.float(), grid, padding_mode="border", align_corners=False).to(x.dtype)
@@ -136,55 +112,40 @@ class Affine(Transform):
     """Turn and shear (+-degrees), scale (factors from, to), shift (+-share of a side): bilinear, zeros from outside."""
 
     def __init__(self, degrees: float = 10.0, translate: float = 0.1, scale: Sequence = (0.9, 1.1), shear: float = 0.0):
-        self.degrees = within(f"{type(self).__name__}.degrees", degrees, 0, 180)
+        self.degrees = within("Affine.degrees", degrees, 0, 180)
         self.translate = within("Affine.translate", translate, 0, 1)
         self.scale = within("Affine.scale", scale, 0.01, 100, count=2)
         self.shear = within("Affine.shear", shear, 0, 89)
 
-    def parameters(self, u: Tensor, shape: torch.Size) -> tuple[Tensor, ...]:
-        """The angle in degrees, clockwise; the shift in pixels, right and down; the scale; the shear in degrees."""
-        angle, right, down, shear, _ = (2 * u - 1).unbind(1)
-        right, down = right * self.translate * shape[3], down * self.translate * shape[2]
-        return angle * self.degrees, right, down, between(u[:, 4], *self.scale), shear * self.shear
-
-    def apply(self, x: Tensor, *parameters: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, u: Tensor) -> Tensor:
         # not by F.affine_grid: that is a matrix product, which a GPU may do in TF32, with 10 bits to a coordinate
-        angle, right, down, scale, shear = (p[:, None, None] for p in parameters)
         h, w = x.shape[2:]
-        dx = torch.arange(w, device=x.device) - (w - 1) / 2 - right  # of each pixel from the shifted centre
-        dy = (torch.arange(h, device=x.device) - (h - 1) / 2)[:, None] - down
-        cos, sin, tan = angle.deg2rad().cos() / scale, angle.deg2rad().sin() / scale, shear.deg2rad().tan()
-        column, row = (cos - sin * tan) * dx + (sin + cos * tan) * dy, cos * dy - sin * dx  # where in x it stands
+        turn, right, down, shear = between(u[:, :4, None, None], -1, 1).unbind(1)
+        scale = between(u[:, 4, None, None], *self.scale)
+        dx = torch.arange(w, device=x.device) - (w - 1) / 2 - right * self.translate * w  # from the shifted centre
+        dy = (torch.arange(h, device=x.device) - (h - 1) / 2)[:, None] - down * self.translate * h
+        turn, tan = (turn * self.degrees).deg2rad(), (shear * self.shear).deg2rad().tan()
+        cos, sin = turn.cos() / scale, turn.sin() / scale
+        column, row = (cos - sin * tan) * dx + (sin + cos * tan) * dy, cos * dy - sin * dx  # where in x a pixel stands
         grid = torch.stack([column * (2 / w), row * (2 / h)], -1)
         return F.grid_sample(x.float(), grid, align_corners=False).to(x.dtype)  # bf16 coordinates would move pixels
 
 
-class Rotation(Affine):
-    """Turn about the centre by up to +-degrees: Affine with nothing else."""
-
-    def __init__(self, degrees: float = 10.0):
-        super().__init__(degrees, translate=0, scale=(1, 1))
-
-
 class Erasing(Transform):
-    """Fill, with probability p, a rectangle: scale, share of the area; ratio, height over width (Zhong et al. 2017)."""
+    """Fill, with probability p, a random part of the picture (Zhong et al. 2017); see `rectangle`."""
 
     def __init__(self, p: float = 0.5, scale: Sequence = (0.02, 0.33), ratio: Sequence = (0.3, 3.3), value: float = 0):
         self.p, self.value = within("Erasing.p", p, 0, 1), within("Erasing.value", value, 0, 1)
         self.scale = within("Erasing.scale", scale, 0, 1, count=2)
         self.ratio = within("Erasing.ratio", ratio, 0.01, 100, count=2)
 
-    def parameters(self, u: Tensor, shape: torch.Size) -> tuple[Tensor, ...]:
-        """Top, left, height and width in pixels; height 0 where nothing is erased."""
-        left, top, width, height = random_part(u[:, 1:], self.scale, self.ratio, shape[3], shape[2])
-        return top, left, height * (u[:, 0] < self.p), width
-
-    def apply(self, x: Tensor, *parameters: Tensor) -> Tensor:
-        top, left, height, width = (p[:, None, None, None] for p in parameters)
+    def __call__(self, x: Tensor, u: Tensor) -> Tensor:
+        part = rectangle(u, self.scale, self.ratio, x.shape)
+        top, left, height, width = (p[:, None, None, None] for p in part)
         row = torch.arange(x.shape[2], device=x.device)[:, None] - top
         column = torch.arange(x.shape[3], device=x.device) - left
-        rectangle = (row >= 0) & (row < height) & ((column >= 0) & (column < width))
-        return x.masked_fill(rectangle, self.value)
+        inside = (row >= 0) & (row < height) & ((column >= 0) & (column < width))
+        return x.masked_fill(inside & (u[:, 4] < self.p)[:, None, None, None], self.value)
 
 
 class BrightnessContrast(Transform):
@@ -194,13 +155,11 @@ class BrightnessContrast(Transform):
         self.brightness = within("BrightnessContrast.brightness", brightness, 0, 1)
         self.contrast = within("BrightnessContrast.contrast", contrast, 0, 1)
 
-    def parameters(self, u: Tensor, shape: torch.Size) -> tuple[Tensor, ...]:
-        return 1 + (2 * u[:, 0] - 1) * self.brightness, 1 + (2 * u[:, 1] - 1) * self.contrast
-
-    def apply(self, x: Tensor, brightness: Tensor, contrast: Tensor) -> Tensor:
-        bright = (x * brightness[:, None, None, None]).clamp(0, 1)
+    def __call__(self, x: Tensor, u: Tensor) -> Tensor:
+        brightness, contrast, *_ = between(u, -1, 1)[:, :, None, None, None].unbind(1)
+        bright = (x * (1 + brightness * self.brightness)).clamp(0, 1)
         grey = bright.mean((2, 3), keepdim=True)  # of each channel
         if x.shape[1] == 3:  # the eye's weights of red, green and blue (ITU-R BT.601)
             grey = 0.2989 * grey[:, 0:1] + 0.587 * grey[:, 1:2] + 0.114 * grey[:, 2:3]
-        stretched = grey.mean(1, keepdim=True).lerp(bright, contrast[:, None, None, None])
-        return stretched.clamp(0, 1).to(x.dtype)
+        grey = grey.mean(1, keepdim=True)
+        return grey.lerp(bright, 1 + contrast * self.contrast).clamp(0, 1).to(x.dtype)

@@ -13,9 +13,8 @@ from torch.utils.data import DataLoader
 from torchvision.transforms import v2
 
 from leyden import UserError, require
-from leyden.data import facts
-from leyden.data.augment import Augment, Transform
-from leyden.data.samples import Sequences, Tensors, to_float, whole
+from leyden.data.augment import Transform, augment
+from leyden.data.samples import Sequences, Tensors, moments, to_float, whole
 from leyden.resume import exact
 
 SPLITS = ("train", "val", "test")
@@ -55,9 +54,12 @@ class DataModule(LightningDataModule):
         self.drop_last, self.balanced, self.seed = drop_last, balanced, seed
         self.val_fraction, self.test_fraction, self.split_seed = val_fraction, test_fraction, split_seed
         self.fold, self.folds = fold, folds
+        self.title = type(self).__name__
         self.notes: dict[str, Any] = {}  # what run.json is to hold of the data
-        self.augment = Augment(augment or [], seed)
+        self.augment = list(augment or [])
         self.transforms = {"train": train_transforms or [], "val": eval_transforms or [], "test": eval_transforms or []}
+        for transform in self.augment:
+            require(isinstance(transform, Transform), "data.augment", "Transforms of leyden.data.augment", transform)
         for name, low, value in ("batch_size", 1, batch_size), ("folds", 2, folds), ("split_seed", 0, split_seed):
             require(type(value) is int and value >= low, f"data.{name}", f"a whole number from {low} up", value)
         for name, share in ("val_fraction", val_fraction), ("test_fraction", test_fraction):
@@ -66,34 +68,27 @@ class DataModule(LightningDataModule):
         require(enough, "data.num_workers", "auto or a whole number from 0 up", num_workers)
         require(fold is None or 0 <= fold < folds, "data.fold", f"null or a whole number from 0 to {folds - 1}", fold)
 
-    def read(self, split: str) -> tuple[Tensor | list[Tensor], Tensor] | None:
-        """x and y of train, val or test; None where the data has no such split and it is cut from train."""
-        raise NotImplementedError
+    def read(self, split: str) -> tuple[Any, Tensor] | None:
+        """x and y of train, val or test; None where the data has no such split and it is cut from train.
 
-    @property
-    def title(self) -> str:
-        return type(self).__name__
+        x is a tensor, or a list of tensors of different length.
+        """
+        raise NotImplementedError
 
     # splits
 
     @cached_property
     def splits(self) -> dict[str, Tensors | Sequences]:
-        """The data of train, val and test.
-
-        Raises:
-            UserError: there is nothing to train on, or what is there is not what a class or a target can be.
-        """
+        """The data of train, val and test; UserError where nothing is left to train on."""
         found = {split: self.samples(split) for split in SPLITS}
         train = found["train"]
-        if train is None or len(train) == 0:
+        if not train:
             raise UserError(f"{self.title} has no training samples; check its files or its size.")
         cut = self.cut(train.y, found["val"] is None, found["test"] is None)
-        none = torch.tensor([], dtype=torch.int64)
-        splits = {
-            split: train.subset(cut[split]) if split in cut else found[split] or train.subset(none) for split in SPLITS
-        }
-        if len(splits["train"]) == 0:
+        if len(cut["train"]) == 0:
             raise UserError(f"{self.title} has no training samples left; lower val_fraction or test_fraction.")
+        none = train.subset(torch.tensor([], dtype=torch.int64))
+        splits = {split: train.subset(cut[split]) if split in cut else found[split] or none for split in SPLITS}
         for split, samples in splits.items():
             if isinstance(samples, Tensors):
                 samples.transforms, samples.seed = self.transforms[split], self.seed
@@ -107,15 +102,13 @@ class DataModule(LightningDataModule):
         if pair is None:
             return None
         x, y = pair
-        if not isinstance(y, Tensor) or not isinstance(x, Tensor | list):
-            raise UserError(f"{self.title}.read must give tensors, not {type(x).__name__} and {type(y).__name__}.")
         if len(x) != len(y):
             raise UserError(f"{self.title} has {len(x)} samples but {len(y)} targets for {split}.")
         return Sequences(x, y) if isinstance(x, list) else Tensors(x, y)
 
     def cut(self, y: Tensor, val: bool, test: bool) -> dict[str, Tensor]:
         """The indices of each split that comes out of the training data; all of them are disjoint."""
-        order = spread(y, self.split_seed)
+        order = stratified_order(y, self.split_seed)
         tests = round(len(y) * self.test_fraction) if test else 0
         start, stop, rest = 0, round(len(y) * self.val_fraction) if val else 0, order[tests:]
         if self.fold is not None:
@@ -129,37 +122,33 @@ class DataModule(LightningDataModule):
     def facts(self) -> dict[str, Any]:
         """What models and tasks need to know of the data, in plain values. Raises UserError where labels do not fit."""
         train = self.splits["train"]
-        of_y = facts.of_targets if train.y.is_floating_point() else self.facts_of_classes
+        of_y = self.facts_of_numbers if train.y.is_floating_point() else self.facts_of_classes
         return self.facts_of_x(train) | of_y(train.y)
 
     def facts_of_x(self, train: Tensors | Sequences) -> dict[str, Any]:
         x = torch.cat(train.x) if isinstance(train, Sequences) else train.x
         if isinstance(train, Tensors) and (shown := self.transforms["val"] or self.transforms["train"]):
-            some = spread(train.y, 0)[:FEW].tolist()
+            some = stratified_order(train.y, 0)[:FEW].tolist()
             x, _, _ = Tensors(train.x[some], train.y[some], shown).__getitems__(list(range(len(some))))
         kind = "sequence" if isinstance(train, Sequences) else "image" if x.dim() == 4 else "table"
-        mean, std = facts.moments(x)
+        mean, std = moments(x)
         return {"kind": kind, "shape": [None] * (kind == "sequence") + list(x.shape[1:]), "mean": mean, "std": std}
+
+    def facts_of_numbers(self, y: Tensor) -> dict[str, Any]:
+        mean, std = moments(y.reshape(len(y), -1))
+        return {"outputs": len(mean), "target_mean": mean, "target_std": std}
 
     def facts_of_classes(self, y: Tensor) -> dict[str, Any]:
         labels = torch.cat([samples.y for samples in self.splits.values() if len(samples)])
-        classes = self.classes or [str(label) for label in range(int(labels.max()) + 1)]
-        if int(labels.min()) < 0 or int(labels.max()) >= len(classes):
-            raise UserError(
-                f"{self.title} has labels from {int(labels.min())} to {int(labels.max())}, "
-                f"but its {len(classes)} classes need labels from 0 to {len(classes) - 1}."
-            )
-        if len(labels.unique()) < 2:
-            raise UserError(
-                f"{self.title} has samples of one class only, {classes[int(labels[0])]}; it needs two or more."
-            )
+        low, high = int(labels.min()), int(labels.max())
+        classes = self.classes or [str(label) for label in range(high + 1)]
+        if low < 0 or high >= len(classes):
+            wanted = f"its {len(classes)} classes need labels from 0 to {len(classes) - 1}"
+            raise UserError(f"{self.title} has labels from {low} to {high}, but {wanted}.")
+        if low == high:
+            raise UserError(f"{self.title} has samples of one class only, {classes[low]}; it needs two or more.")
         counts = y.bincount(minlength=len(classes)).tolist()
         return {"outputs": len(classes), "classes": classes, "counts": counts}
-
-    @property
-    def padding(self) -> float | None:
-        train = self.splits["train"]
-        return train.padding(self.draw(train)(0), self.batch_size) if isinstance(train, Sequences) else None
 
     @cached_property
     def fingerprint(self) -> str:
@@ -190,7 +179,6 @@ class DataModule(LightningDataModule):
             worker_init_fn=partial(exact.ignore_signals_in_worker, then=partial(pl_worker_init_function, rank=rank)),
             generator=exact.generator(self.seed),  # of the workers' seeds, which else come out of the model's draws
             persistent_workers=workers > 0,
-            prefetch_factor=2 if workers else None,
             pin_memory=bool(cuda if self.pin_memory == "auto" else self.pin_memory),
         )
 
@@ -206,9 +194,7 @@ class DataModule(LightningDataModule):
         """Loader processes: none for data in memory, where they only cost."""
         if self.num_workers != "auto":
             return int(self.num_workers)
-        if isinstance(samples, Sequences) or not samples.transforms:
-            return 0
-        return cores()
+        return 0 if isinstance(samples, Sequences) or not samples.transforms else cores()
 
     def train_dataloader(self) -> DataLoader:
         return self.loader("train", shuffle=True)
@@ -223,8 +209,9 @@ class DataModule(LightningDataModule):
         x, y, keys = batch
         if isinstance(x, Tensor):
             x = self.trainer.precision_plugin.convert_input(to_float(x)) if self.trainer else to_float(x)
-            if self.augment.transforms and self.trainer.training:
-                x = self.augment(x, keys % len(self.splits["train"]), self.trainer.current_epoch)
+            if self.augment and self.trainer.training:
+                index = keys % len(self.splits["train"])
+                x = augment(self.augment, x, index, self.seed, self.trainer.current_epoch)
         return x, y
 
 
@@ -235,7 +222,7 @@ def cores() -> int:
     return max(1, free // (beside * int(os.environ.get("LOCAL_WORLD_SIZE", 1))))
 
 
-def spread(y: Tensor, seed: int) -> Tensor:
+def stratified_order(y: Tensor, seed: int) -> Tensor:
     """An order in which each slice holds the classes in their shares: int64 of the length of y.
 
     Each sample of a class of n gets a random place (i + 1/2) / n of its own, and all samples are sorted by place.

@@ -3,7 +3,6 @@
 import logging
 import os
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -21,13 +20,13 @@ class Folders(DataModule):
     """Files from <root>/<class>/**, or from <root>/train, val, test with classes in each; a child reads them.
 
     The classes are the folders of train, '2' before '10'; a run is given those that it was trained with. What begins
-    with a dot is no data. Links are followed, but none back to a folder that has been entered.
+    with a dot is no data.
     """
 
     what: str  # the files in a word
     endings: tuple[str, ...]  # of their names, in any case
 
-    def __init__(self, root: str | Path, classes: Sequence[str] | None = None, **loader):
+    def __init__(self, root: str | Path, classes: Sequence[str] | None = None, **loader: Any):
         super().__init__(**loader)
         self.root = Path(root).expanduser()
         if classes:
@@ -47,11 +46,10 @@ class Folders(DataModule):
 
     @cached_property
     def classes(self) -> list[str]:
-        names = list(dict.fromkeys(map(class_name, folders(self.roots["train"]))))
+        names = [shown(name) for name in folders(self.roots["train"])]
         if len(names) < 2:
-            raise UserError(
-                f"{shown(self.roots['train'])} needs two or more classes, not {names}; set data.root=<folder>."
-            )
+            where = shown(self.roots["train"])
+            raise UserError(f"{where} needs two or more classes, not {names}; set data.root=<folder>.")
         return names
 
     def files(self, split: str) -> tuple[list[str], list[int]]:
@@ -60,17 +58,14 @@ class Folders(DataModule):
         Raises:
             UserError: a class that train does not have, or one that has no file to train on.
         """
-        root, start = self.roots[split], len(os.path.join(self.root, ""))
-        found: dict[str, str] = {}
-        ignored: Counter[str] = Counter()
+        root, found, ignored = self.roots[split], dict[str, str](), Counter[str]()
         for folder in folders(root):
             for path in walk(root / folder):
                 if path.lower().endswith(self.endings):
-                    found[path[start:]] = class_name(folder)
+                    found[os.path.relpath(path, self.root)] = shown(folder)
                 else:
                     ignored[shown(os.path.splitext(path)[1].lower()) or "no ending"] += 1
-        others = ", ".join(f"{count} of {ending}" for ending, count in ignored.most_common())
-        there = set(found.values())
+        there, others = set(found.values()), ", ".join(f"{count} of {name}" for name, count in ignored.most_common())
         if strange := sorted(there.difference(self.classes)):
             raise UserError(f"{shown(root)} has the classes {strange} that train does not have: {self.classes}.")
         if (empty := sorted(set(self.classes) - there)) and (split == "train" or not there):
@@ -86,19 +81,18 @@ class Folders(DataModule):
 
 
 def walk(root: Path) -> Iterator[str]:
-    """The files in a folder and in the folders in it; a link to one that holds it or was entered is left out."""
-    entered = set(map(str, root.parent.resolve().parents)) | {os.path.realpath(root.parent)}
+    """The files in a folder and in those in it. Links are followed, but none to a folder that was entered before."""
+    entered = set(map(str, [root.parent.resolve(), *root.parent.resolve().parents]))
 
     def stop(error: OSError) -> None:
         raise UserError(f"{shown(error.filename)} cannot be read ({error.strerror}).") from error
 
     for folder, inner, names in os.walk(root, followlinks=True, onerror=stop):
-        inner[:] = [name for name in inner if not name.startswith(".")]
-        if (real := os.path.realpath(folder)) in entered:
-            inner.clear()
-            continue
+        real = os.path.realpath(folder)
+        inner[:] = [name for name in inner if not name.startswith(".") and real not in entered]
+        if real not in entered:
+            yield from (os.path.join(folder, name) for name in names if not name.startswith("."))
         entered.add(real)
-        yield from (os.path.join(folder, name) for name in names if not name.startswith("."))
 
 
 def folders(root: str | Path) -> list[str]:
@@ -110,11 +104,6 @@ def folders(root: str | Path) -> list[str]:
 def natural(name: str) -> tuple[str, str]:
     """What names are sorted by: '2' before '10'."""
     return re.sub(r"\d+", lambda number: number[0].zfill(20), name), name
-
-
-def class_name(folder: str) -> str:
-    """The name of a folder, in the one spelling of letters that several systems write in two ways."""
-    return unicodedata.normalize("NFC", shown(folder))
 
 
 def log_once(*line: Any) -> None:

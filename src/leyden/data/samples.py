@@ -23,7 +23,7 @@ def whole(batch: Any) -> Any:
 
 
 class Tensors(Dataset):
-    """Samples of one shape; with transforms (of torchvision, one sample at a time) each in a worker of its own.
+    """Samples of one shape; with transforms of torchvision, one sample at a time.
 
     A key is epoch * length + index, as `exact.Order` gives it; a batch is (x, y, keys).
     """
@@ -33,10 +33,6 @@ class Tensors(Dataset):
 
     def __len__(self) -> int:
         return len(self.y)
-
-    def __getitem__(self, key: int) -> tuple[Any, ...]:
-        x, y, keys = self.__getitems__([key])
-        return x[0], y[0], keys[0]
 
     def __getitems__(self, keys: list[int]) -> tuple[Any, ...]:
         key = torch.tensor(keys)
@@ -73,10 +69,19 @@ class Sequences(Dataset):
         values = pad_sequence([self.x[i] for i in index.tolist()], batch_first=True)
         return (values, self.lengths[index]), self.y[index], key
 
-    def padding(self, order: Tensor, batch: int) -> float:
-        """The share of the values in the batches of an order that are zeros after the ends of sequences."""
-        parts = self.lengths[order].split(batch)
-        return 1 - sum(int(part.sum()) for part in parts) / sum(len(part) * int(part.max()) for part in parts)
-
     def subset(self, index: Tensor) -> "Sequences":
         return Sequences([self.x[i] for i in index.tolist()], self.y[index])
+
+
+def moments(x: Tensor) -> tuple[list[float], list[float]]:
+    """Mean and standard deviation of each channel (dimension 1), in the scale of `to_float`; 1 for a deviation of 0."""
+    channels = x.transpose(0, 1).flatten(1)
+    if x.dtype == torch.uint8:  # by counting: exact, and the same bits for any number of threads
+        values = torch.arange(256, dtype=torch.float64) / 255
+        weights = torch.stack([channel.bincount(minlength=256) for channel in channels]).double()
+        weights /= weights.sum(1, keepdim=True)
+        mean = weights @ values
+        std = (weights @ values.square() - mean.square()).clamp(min=0).sqrt()
+    else:
+        mean, std = channels.double().mean(1), channels.double().std(1, correction=0)
+    return mean.tolist(), torch.where(std > 0, std, 1.0).tolist()

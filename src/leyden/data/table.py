@@ -7,18 +7,16 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from decimal import Decimal
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
-from leyden import UserError
+from leyden import UserError, require
 from leyden.data.datamodule import DataModule
-from leyden.data.facts import moments
-from leyden.data.samples import Tensors
+from leyden.data.folders import log_once, natural
+from leyden.data.samples import Tensors, moments
 
 log = logging.getLogger(__name__)
 FEW, MOST = 20, 1000  # whole numbers that still look like classes; categories of a column
@@ -33,15 +31,12 @@ class Table(DataModule):
     x is B x columns: a number less the column's `offset`, the index of a category, or NaN where the value is missing.
     The facts' `columns`, for leyden.tasks.preprocess.Encode, hold the `categories` of the training rows, "" for
     missing, or `fill`, their median. A category that those rows lack counts as missing.
-
-    Raises:
-        UserError: the file makes no table; with the line.
     """
 
     def __init__(
         self,
-        path: str | None = None,
-        target: str | None = None,
+        path: str,
+        target: str,
         target_kind: str = "auto",
         numeric: list[str] | None = None,
         categorical: list[str] | None = None,
@@ -51,21 +46,18 @@ class Table(DataModule):
         **loader: Any,
     ):
         super().__init__(**loader)
-        if path is None or target is None:
-            raise UserError("data=table is a file of yours; type data.path=<CSV file> data.target=<column to predict>.")
         self.path, self.target, self.separator = Path(path).expanduser(), str(target), separator
         self.numeric, self.categorical, self.ignore, self.missing = (
             [str(name) for name in names or []] for names in (numeric, categorical, ignore, missing)
         )
         kinds: dict[str, list[str]] = {"auto": [], "classes": self.categorical, "numbers": self.numeric}
-        if target_kind not in kinds:
-            raise UserError(f"data.target_kind={target_kind} is none; choose auto, classes or numbers.")
+        require(target_kind in kinds, "data.target_kind", "auto, classes or numbers", target_kind)
         kinds[target_kind].append(self.target)
 
     def read(self, split: str) -> tuple[Tensor, Tensor] | None:
         if split != "train":
             return None
-        cells, self.lines, self.separator = load(self.path, self.separator, self.missing)
+        cells, self.lines, self.mark = load(self.path, self.separator, self.missing)
         for name in (self.target, *self.numeric, *self.categorical, *self.ignore):
             if name not in cells:
                 raise UserError(f"{self.path} has no column '{name}' that data asks for; it has {', '.join(cells)}.")
@@ -74,64 +66,54 @@ class Table(DataModule):
         self.columns = [self.column(name, cells[name], train) for name in cells if name not in self.ignore]
         if not self.columns:
             raise UserError(f"{self.path} has no columns to predict {self.target} from; see data.ignore.")
-        x = [codes(column, cells[column["name"]]) for column in self.columns]
-        return torch.tensor(x).T.contiguous(), y
+        return torch.tensor([codes(column, cells[column["name"]]) for column in self.columns]).T.contiguous(), y
 
     def targets(self, texts: list[str]) -> Tensor:
         """Class indices, with their names in `classes`, or numbers: float32, or float64 where they need it."""
         if "" in texts:
             raise UserError(f"Line {self.lines[texts.index('')]} of {self.path} has no {self.target}; fill or drop it.")
-        names, decimal = sorted(set(texts)), self.decimal(self.target, texts)
-        if decimal:
-            values = torch.tensor([number(text, decimal) for text in texts], dtype=torch.float64)
-            if self.target in self.numeric or len(names) > FEW or (values % 1).any():
-                return values if self.offset(self.target, values, texts, decimal) else values.float()
-        is_numeric = decimal or all(map(is_number, names))
-        self.classes = sorted(names, key=partial(number, decimal=decimal or ".")) if is_numeric else names
+        self.classes = sorted(set(texts), key=natural)
+        if found := self.numbers(self.target, texts):
+            values, form = found
+            if self.target in self.numeric or len(self.classes) > FEW or (values % 1).any():
+                return values if "offset" in form else values.float()
         return torch.tensor(codes({"categories": self.classes}, texts), dtype=torch.int64)
 
     def column(self, name: str, texts: list[str], train: list[int]) -> dict[str, Any]:
         """What the facts say of a column: its kind comes from all rows, the rest from the training rows."""
-        if decimal := self.decimal(name, texts):
-            values = torch.tensor([number(text, decimal) for text in texts], dtype=torch.float64)
-            offset = self.offset(name, values, texts, decimal)
-            known = (values - offset)[train].float()
-            column = {"name": name, "fill": float(known[~known.isnan()].median().nan_to_num())}
-            return column | ({"decimal": decimal} if decimal != "." else {}) | ({"offset": offset} if offset else {})
+        if found := self.numbers(name, texts):
+            values, form = found
+            known = (values - form.get("offset", 0.0))[train].float()
+            return {"name": name, "fill": float(known[~known.isnan()].median().nan_to_num()), **form}
         categories = sorted({texts[row] for row in train})
         if len(categories) > MOST:
             raise UserError(f"{name} of {self.path} has {len(categories)} categories; type 'data.ignore=[{name}]'.")
         return {"name": name, "categories": categories}
 
-    def decimal(self, name: str, texts: list[str]) -> str | None:
-        """The decimal mark of a column of numbers; None for categories.
+    def numbers(self, name: str, texts: list[str]) -> tuple[Tensor, dict[str, Any]] | None:
+        """The values of a column in float64, and what `codes` needs to read it; None for categories.
 
-        A comma only in files that have another separator. Raises UserError for text among numbers.
+        A decimal comma only in files that have another separator. Raises UserError for text among numbers.
         """
         if name in self.categorical:
             return None
         known = {text for text in texts if text}
-        commas = any("," in text for text in known)
-        marks = "." if self.separator == "," else ",." if commas else ".,"
-        mark = max(marks, key=lambda mark: sum(is_number(text, mark) for text in known))
-        wrong = [row for row, text in enumerate(texts) if text and not is_number(text, mark)]
+        marks = "." if self.mark == "," else ",." if any("," in text for text in known) else ".,"
+        decimal = max(marks, key=lambda mark: sum(is_number(text, mark) for text in known))
+        wrong = [row for row, text in enumerate(texts) if text and not is_number(text, decimal)]
         if wrong and (name in self.numeric or 2 * len(wrong) < len(texts) - texts.count("")):
             raise UserError(
                 f"Column {name} of {self.path} holds numbers, but '{texts[wrong[0]]}' in line {self.lines[wrong[0]]}; "
                 f"mend it, add it to data.missing, or type 'data.categorical=[{name}]'."
             )
-        return None if wrong else mark
-
-    def offset(self, name: str, values: Tensor, texts: list[str], decimal: str) -> float:
-        """What to subtract, in float64: the median if a float32 cannot tell the values apart otherwise, else 0."""
-        known = values[~values.isnan()]
-        close = len(known.float().unique()) < len(known.unique()) and known.median().abs() > known.std()
-        offset = float(known.median()) if close else 0.0
-        differ = len({Decimal(plain(text, decimal)) for text in set(texts) if text})
-        equal = differ - len((known - offset).float().unique())
-        if 100 * equal > differ:
-            log.warning("%s of %s: %s of %s different values are equal as float32.", name, self.path, equal, differ)
-        return offset
+        if wrong:
+            return None
+        values = torch.tensor([number(text, decimal) for text in texts], dtype=torch.float64)
+        apart, offset = len({Decimal(plain(text, decimal)) for text in known}), common_offset(values)
+        equal = apart - len((values[~values.isnan()] - offset).float().unique())
+        if 100 * equal > apart:
+            log.warning("%s of %s: %s of %s different values are equal as float32.", name, self.path, equal, apart)
+        return values, ({"decimal": ","} if decimal == "," else {}) | ({"offset": offset} if offset else {})
 
     def facts_of_x(self, train: Tensors) -> dict[str, Any]:
         mean, std = list[float](), list[float]()  # of the model's inputs: categories stay 0 and 1
@@ -141,8 +123,15 @@ class Table(DataModule):
             mean, std = mean + of_inputs[0], std + of_inputs[1]
         for key, text in (("categories", "categories"), ("decimal", "a decimal comma"), ("offset", "a common offset")):
             if found := [column["name"] for column in self.columns if key in column]:
-                rank_zero_only(log.info)("%s: %s in %s", self.path, text, ", ".join(found))
+                log_once("%s: %s in %s", self.path, text, ", ".join(found))
         return {"kind": "table", "shape": [len(mean)], "mean": mean, "std": std, "columns": self.columns}
+
+
+def common_offset(values: Tensor) -> float:
+    """What to subtract in float64: the median, if a float32 cannot tell the values apart otherwise, else 0."""
+    known = values[~values.isnan()]
+    close = len(known.float().unique()) < len(known.unique()) and known.median().abs() > known.std()
+    return float(known.median()) if close else 0.0
 
 
 def plain(text: str, decimal: str = ".") -> str:
@@ -170,7 +159,7 @@ def codes(column: dict[str, Any], texts: list[str]) -> list[float]:
         decimal, offset = column.get("decimal", "."), column.get("offset", 0.0)
         return [number(text, decimal) - offset for text in texts]
     index = {name: float(place) for place, name in enumerate(column["categories"])}
-    return [index.get(text, index.get("", torch.nan)) for text in texts]
+    return [index.get(text, index.get("", math.nan)) for text in texts]
 
 
 @contextmanager
@@ -187,7 +176,7 @@ def load(path: Path, separator: str | None, missing: list[str]) -> tuple[dict[st
     """The cells by column, "" where missing, the line of each row, the separator. Raises UserError for no CSV file."""
     try:
         with lines(path, separator) as reader:
-            separator = reader.dialect.delimiter
+            mark = reader.dialect.delimiter
             rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if any(map(str.strip, row))]
     except (OSError, UnicodeDecodeError, TypeError, csv.Error) as error:  # TypeError: a separator of two characters
         raise UserError(f"{path.absolute()} cannot be read ({error}); see data.path and data.separator.") from error
@@ -200,4 +189,4 @@ def load(path: Path, separator: str | None, missing: list[str]) -> tuple[dict[st
         if len(row) != len(names):
             raise UserError(f"Line {line} of {path} has {len(row)} cells, but the header {len(names)}; mend it.")
     cells = {name: ["" if row[place] in missing else row[place] for _, row in rows] for place, name in enumerate(names)}
-    return cells, [line for line, _ in rows], separator
+    return cells, [line for line, _ in rows], mark

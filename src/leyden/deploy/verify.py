@@ -56,7 +56,7 @@ def raw_batch(datamodule: Any, samples: Any, metadata: Metadata, count: int) -> 
     size = (height + 9 * more, width + 5 * more) if any_size else None  # one picture as it is
     if not isinstance(datamodule, ImageFolder):
         return (resized(samples.x.index_select(0, torch.tensor(keys)), size),)
-    files = [datamodule.scan.files.path(int(samples.x.rows[key])) for key in keys]
+    files = [samples.x.path(key) for key in keys]
     return (torch.stack([decode(file, size, datamodule.channels, datamodule.background) for file in files]),)
 
 

@@ -78,7 +78,6 @@ class LiveRun(Run):
             "device": str(trainer.strategy.root_device),
             "parameters": count(task),
             "data_fingerprint": getattr(datamodule, "fingerprint", None),
-            "padding": getattr(datamodule, "padding", None),
             "kernels": dict(kernels.found),
             **(datamodule.notes if isinstance(datamodule, DataModule) else {}),
         }
@@ -191,8 +190,6 @@ def announce(cfg: DictConfig, task: LightningModule, sizes: dict[str, Any], best
     frozen = sum(parameter.numel() for parameter in task.parameters() if not parameter.requires_grad)
     if sized:
         log.info("%s%s", ", ".join(sized), f"; {frozen:,} are frozen" if frozen else "")
-    if sizes["padding"]:
-        log.info("%.1f%% of a training batch is padding", 100 * sizes["padding"])
 
 
 def drop_unused_groups(cfg: DictConfig) -> None:

@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
-from leyden import UserError
+from leyden import UserError, require
 
 log = logging.getLogger(__name__)
 
@@ -20,14 +20,11 @@ def configure_optimizers(
 ) -> dict[str, Any]:
     """What `configure_optimizers` of a LightningModule returns, from the config's `${optimizer}` and `${scheduler}`.
 
-    Args:
-        optimizer: partial of a torch optimizer; `fused=auto` and `scale_lr` are resolved here
-        scheduler: partial of a torch scheduler, or of a factor (step, total) -> share of the rate
-        monitor: what a plateau scheduler watches
-
-    Raises:
-        UserError: a key or a value that torch does not take.
+    The scheduler is a partial of one of torch, or of a factor (step, total) -> share of the rate; a plateau watches
+    `monitor`. Raises UserError for a key or a value that torch does not take.
     """
+    for name, part in ("optimizer", optimizer), ("scheduler", scheduler):
+        require(isinstance(part, partial), name, "a class or a function with `_partial_: true`", part)
     weights = dict.fromkeys(decayed(task))  # each once, where modules share it
     rest = [parameter for parameter in task.parameters() if parameter not in weights]
     groups = [{"params": list(weights)}, {"params": rest, "weight_decay": 0.0}]
@@ -69,7 +66,7 @@ def schedule(optimizer: Optimizer, scheduler: partial, trainer: Trainer, monitor
         factor = partial(scheduler.func, **scheduler.keywords)  # Hydra's own checks its target at each call: 200 us
         return {"scheduler": LambdaLR(optimizer, lambda step: factor(step, total)), "interval": "step"}
     if not issubclass(scheduler.func, LRScheduler):
-        raise UserError(f"scheduler: {scheduler.func.__name__} is no scheduler of torch; see conf/scheduler.")
+        raise UserError(f"`scheduler` must be a scheduler of torch or a factor; got `{scheduler.func.__name__}`.")
     if issubclass(scheduler.func, ReduceLROnPlateau):
         every = trainer.check_val_every_n_epoch or 1
         return {"scheduler": scheduler(optimizer), "monitor": monitor, "frequency": every}

@@ -1,6 +1,5 @@
 """What classification and regression share: the step, the epoch's numbers, optimizer and schedule."""
 
-import logging
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -13,29 +12,15 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torchmetrics import MetricCollection
 
-from leyden import UserError
+from leyden import UserError, require
 from leyden.tasks.optimizers import configure_optimizers, decayed
-
-log = logging.getLogger(__name__)
 
 
 class Supervised(LightningModule):
     """Learns y from x; a child names its metrics and says what it counts in training.
 
-    Args:
-        model: x as preprocessed -> outputs
-        preprocess: float batch -> what the model sees
-        loss: (outputs, y) -> the mean over the batch
-        optimizer: partial of a torch optimizer
-        scheduler: partial of a torch scheduler, or of a factor (step, total) -> share of the rate
-        metrics: of (preds, y), logged for val and test under their names
-        monitor: what a plateau scheduler watches
-        l1: weight of the L1 norm of the decayed parameters
-        gradient_penalty: weight of `steepness`, in training
-        compile: torch.compile the model in place, for sequences of any length or for the sizes that come
-
-    Raises:
-        UserError: a gradient penalty of a compiled model.
+    The loss of (outputs, y) is the mean over the batch, the metrics are of (preds, y), and `optimizer` and `scheduler`
+    are partials, as `configure_optimizers` takes them; conf/task/_supervised.yaml explains the other arguments.
     """
 
     counted: tuple[str, ...] = ()  # names of what `count` counts, besides the loss
@@ -55,16 +40,18 @@ class Supervised(LightningModule):
         compile: bool = False,
     ):
         super().__init__()
+        for name, part in ("model", model), ("preprocess", preprocess), ("loss", loss):
+            require(isinstance(part, nn.Module), f"task.{name}", "a module with a `_target_`", part)
         self.model, self.preprocess, self.loss = model, preprocess, loss
         self.optimizer, self.scheduler, self.monitor = optimizer, scheduler, monitor
-        self.l1, self.gradient_penalty = l1, gradient_penalty
+        self.l1, self.gradient_penalty = float(l1), float(gradient_penalty)
         for split in ("val", "test"):
             setattr(self, f"{split}_metrics", metrics.clone(prefix=f"{split}/"))
         self.sums: dict[str, list[Any]] = {}  # of the running epoch of each split
         self.samples = 0  # of the last evaluation
+        self.compiles = compile
         if compile and gradient_penalty:
             raise UserError("torch.compile has no second gradients; set task.compile=false or task.gradient_penalty=0.")
-        self.compiles = compile
 
     def forward(self, x: Any) -> Tensor:
         x = self.preprocess(x)
@@ -99,20 +86,17 @@ class Supervised(LightningModule):
         return self.penalised(loss, len(y))
 
     def penalised(self, loss: Tensor, samples: int) -> Tensor:
-        """The mean loss of so many samples, with what is added to it in training."""
+        """The mean loss of so many samples, with what is added to it in training.
+
+        The penalty is the squared norm of the gradient of a sample's loss in what the model saw of it, mean over the
+        batch (double backpropagation: Drucker and LeCun 1992, doi:10.1109/72.165600).
+        """
         if self.gradient_penalty:
-            loss = loss + self.gradient_penalty * self.steepness(loss, samples)
+            (gradient,) = torch.autograd.grad(loss * samples, self.seen, create_graph=True)
+            loss = loss + self.gradient_penalty * gradient.square().sum() / samples
         if self.l1:
             loss = loss + self.l1 * sum(p.abs().sum() for p in decayed(self))
         return loss
-
-    def steepness(self, loss: Tensor, samples: int) -> Tensor:
-        """The squared norm of the gradient of a sample's loss in what the model saw of it, mean over the batch.
-
-        It can be differentiated in turn (double backpropagation: Drucker and LeCun 1992, doi:10.1109/72.165600).
-        """
-        (gradient,) = torch.autograd.grad(loss * samples, self.seen, create_graph=True)
-        return gradient.square().sum() / samples
 
     def add(self, split: str, loss: Tensor, outputs: Tensor, y: Tensor) -> None:
         """Sum up on the device: to read a number at each step would make the host wait for it."""

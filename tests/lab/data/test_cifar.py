@@ -8,7 +8,7 @@ import pytest
 import torch
 from torchvision import datasets
 
-from lab.data.cifar import CIFAR10, CIFAR100
+from lab.data.downloaded import CIFAR10, CIFAR100
 from leyden import UserError
 
 

@@ -1,12 +1,9 @@
-from pathlib import Path
-
 import pytest
 import torch
 from sklearn.datasets import load_digits
 
 from lab.data.digits import Digits
 from lab.data.ink import Ink
-from leyden.run.run import Run
 
 
 def test_sequences_are_the_pictures():
@@ -57,16 +54,4 @@ def share(loader):
 
 def test_batches_of_similar_length_hold_less_padding():
     data = Ink(batch_size=32, drop_last=False)
-    assert data.padding == pytest.approx(share(data.train_dataloader()))
-    assert data.padding < share(data.loader("train")) / 4
-    assert Digits().padding is None
-
-
-def test_the_share_of_padding_is_in_the_log_and_in_run_json(configure):
-    from train import train
-
-    cfg = configure("data=ink", "model=rnn", "debug=fast")
-    train(cfg)
-    share = Run(Path(cfg.run_dir)).record["padding"]
-    assert 0 < share < 0.1
-    assert f"{100 * share:.1f}% of a training batch is padding" in (Path(cfg.run_dir) / "train.log").read_text()
+    assert share(data.train_dataloader()) < share(data.loader("train")) / 4

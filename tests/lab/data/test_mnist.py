@@ -6,7 +6,7 @@ import pytest
 import torch
 from torchvision import datasets
 
-from lab.data.mnist import MNIST, FashionMNIST
+from lab.data.downloaded import MNIST, FashionMNIST
 from leyden import UserError
 
 

@@ -6,13 +6,12 @@ from lab.models.activation import act, kaiming_
 from lab.models.cnn import CNN
 from lab.models.mlp import MLP
 from lab.models.resnet import ResNet
-from leyden import UserError
 
 
 def test_names():
     assert [type(act(name)) for name in ("relu", "gelu", "silu")] == [nn.ReLU, nn.GELU, nn.SiLU]
     assert act("relu") is not act("relu")
-    with pytest.raises(UserError, match="relu, gelu, silu"):
+    with pytest.raises(ValueError, match="relu, gelu, silu"):
         act("nope")
 
 

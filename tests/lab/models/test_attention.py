@@ -2,7 +2,6 @@ import pytest
 import torch
 
 from lab.models.attention import Block, sinusoids
-from leyden import UserError
 
 
 def test_order_does_not_matter_without_positions():
@@ -24,7 +23,7 @@ def test_no_dropout_in_eval():
 
 
 def test_heads_divide_the_width():
-    with pytest.raises(UserError, match=r"width=10.*heads=4"):
+    with pytest.raises(ValueError, match="`width` must be a multiple of `heads`; got `10` and `4`"):
         Block(10, 4, 0.0)
 
 

@@ -2,7 +2,6 @@ import pytest
 import torch
 
 from lab.models.cnn import CNN
-from leyden import UserError
 
 
 @pytest.mark.parametrize(("size", "left"), [((8, 8), (4, 4)), ((28, 28), (7, 7)), ((1, 40), (1, 5)), ((3, 3), (3, 3))])
@@ -11,7 +10,7 @@ def test_only_long_sides_are_halved(size, left):
 
 
 def test_needs_pictures():
-    with pytest.raises(UserError, match="model=mlp"):
+    with pytest.raises(ValueError, match="model=mlp"):
         CNN([10], 2)
 
 

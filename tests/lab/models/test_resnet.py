@@ -2,7 +2,6 @@ import pytest
 import torch
 
 from lab.models.resnet import Block, ResNet
-from leyden import UserError
 
 
 def test_stages_halve_the_picture():
@@ -25,5 +24,5 @@ def test_a_block_adds_its_residual():
 
 
 def test_needs_pictures():
-    with pytest.raises(UserError, match="model=mlp"):
+    with pytest.raises(ValueError, match="model=mlp"):
         ResNet([10], 2)

@@ -5,7 +5,6 @@ import torch
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from lab.models.rnn import CELLS, RNN, turn
-from leyden import UserError
 
 KINDS = [
     dict(zip(("cell", "layers", "bidirectional", "pooling"), kind, strict=True))
@@ -73,12 +72,12 @@ def test_empty_sequence_is_finite():
 
 @pytest.mark.parametrize("wrong", [{"cell": "rnn"}, {"pooling": "max"}])
 def test_unknown_options(wrong):
-    with pytest.raises(UserError, match="gru or lstm"):
+    with pytest.raises(ValueError, match="gru or lstm"):
         RNN([None, 3], 2, **wrong)
 
 
 def test_needs_sequences():
-    with pytest.raises(UserError, match="model=mlp, cnn"):
+    with pytest.raises(ValueError, match="model=mlp, cnn"):
         RNN([1, 8, 8], 2)
 
 

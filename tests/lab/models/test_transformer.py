@@ -2,7 +2,6 @@ import pytest
 import torch
 
 from lab.models.transformer import Transformer
-from leyden import UserError
 
 
 def test_padding_and_company_do_not_matter():
@@ -46,5 +45,5 @@ def test_exports_with_any_batch_and_length():
 
 
 def test_needs_sequences():
-    with pytest.raises(UserError, match="model=mlp, cnn"):
+    with pytest.raises(ValueError, match="model=mlp, cnn"):
         Transformer([1, 8, 8], 2)

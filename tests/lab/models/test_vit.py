@@ -2,7 +2,6 @@ import pytest
 import torch
 
 from lab.models.vit import ViT, grid
-from leyden import UserError
 
 
 @pytest.mark.parametrize(("size", "tokens"), [((8, 8), 4), ((9, 8), 6), ((1, 1), 1), ((28, 28), 49)])
@@ -20,5 +19,5 @@ def test_where_a_patch_is_matters():
 
 
 def test_needs_pictures():
-    with pytest.raises(UserError, match="model=mlp"):
+    with pytest.raises(ValueError, match="model=mlp"):
         ViT([10], 2)

@@ -49,7 +49,7 @@ def test_metrics_are_those_of_sklearn_in_the_unit_of_the_target(fitted):
     task, datamodule = loaded(run)
     test = datamodule.splits["test"]
     with torch.inference_mode():
-        preds = task.preds(task(test.x)).squeeze(1)
+        preds = task.readout()(task(test.x)).squeeze(1)
     found = Run(run).metrics["test"]
     for name, metric in {"mse": mean_squared_error, "mae": mean_absolute_error, "r2": r2_score}.items():
         assert found[f"test/{name}"] == pytest.approx(metric(test.y, preds), rel=1e-5)
@@ -82,7 +82,7 @@ def test_a_perfect_model_has_no_loss_whatever_the_unit():
     metrics.update(preds, targets)
     assert set(metrics.compute()) == {"val/mse", "val/mae", "val/r2_uniform"}
     assert metrics.compute()["val/r2_uniform"] > 1 - 1e-6
-    assert torch.allclose(task.preds(outputs).double(), y)
+    assert torch.allclose(task.readout()(outputs).double(), y)
 
 
 def test_r2_far_from_zero():
@@ -145,4 +145,4 @@ def test_targets_that_are_far_from_zero_stay_apart():
     task = regression(nn.Linear(1, 1), [float(y.mean())], [float(y.std())])
     _, preds, centred = task.step((torch.zeros(210, 1), y))
     assert preds.dtype == centred.dtype == torch.float32 and len(centred.unique()) == 21
-    assert task.preds(centred / task.target_std).squeeze(1).tolist() == pytest.approx(y.tolist(), abs=1e-4)
+    assert task.readout()(centred / task.target_std).squeeze(1).tolist() == pytest.approx(y.tolist(), abs=1e-4)

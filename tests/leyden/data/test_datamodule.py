@@ -8,7 +8,7 @@ from lab.data.digits import Digits
 from lab.data.fake import Fake
 from leyden import UserError
 from leyden.data.augment import HorizontalFlip
-from leyden.data.datamodule import DataModule, spread
+from leyden.data.datamodule import DataModule, stratified_order
 
 
 class Given(DataModule):
@@ -81,13 +81,16 @@ def test_folds_are_disjoint_complete_and_stratified():
         ({"num_workers": -1}, "`data.num_workers` must be auto or a whole number from 0 up; got `-1`."),
         ({"num_workers": "all"}, "`data.num_workers` must be auto or a whole number from 0 up; got `all`."),
         ({"fold": 5, "folds": 5}, "`data.fold` must be null or a whole number from 0 to 4; got `5`."),
+        ({"augment": ["flip"]}, "`data.augment` must be Transforms of leyden.data.augment; got `flip`."),
         ({"num_classes": 0}, "`data.num_classes` must be a whole number from 1 up; got `0`."),
         ({"num_samples": 0}, "`data.num_samples` must be a whole number from 1 up; got `0`."),
+        ({"num_classes": 2.5}, "`data.num_classes` must be a whole number from 1 up; got `2.5`."),
+        ({"shape": [1, 0]}, "`data.shape` must be whole numbers from 1 up; got `[1, 0]`."),
     ],
 )
 def test_a_value_out_of_range_is_named(keywords, sentence):
     with pytest.raises(UserError) as caught:
-        Fake(shape=[1, 2, 2], **keywords)
+        Fake(**{"shape": [1, 2, 2]} | keywords)
     assert str(caught.value) == sentence
 
 
@@ -103,9 +106,9 @@ def test_there_is_a_target_for_each_sample():
         Given({"train": numbered(), "test": (numbered()[0], torch.zeros(7))}).splits  # noqa: B018
 
 
-def test_spread_keeps_rare_classes_in_train():
+def test_stratified_order_keeps_rare_classes_in_train():
     y = torch.tensor([0] * 50 + [1])
-    assert 50 not in spread(y, 0)[:10].tolist()
+    assert 50 not in stratified_order(y, 0)[:10].tolist()
 
 
 def test_labels_must_fit_the_classes():
@@ -165,6 +168,6 @@ def test_transforms_change_the_facts():
 
 def test_augmentation_is_for_training_only(train, monkeypatch):
     seen = []
-    monkeypatch.setattr(HorizontalFlip, "apply", lambda self, x, flip: seen.append(len(x)) or x)
+    monkeypatch.setattr(HorizontalFlip, "__call__", lambda self, x, u: seen.append(len(x)) or x)
     train("data.augment=[{_target_:leyden.data.augment.HorizontalFlip}]", "trainer.max_epochs=1")
     assert seen == [16] * 5  # 84 training samples

@@ -2,102 +2,93 @@ import logging
 import os
 import pickle
 
-import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from leyden import UserError
+from leyden import files
 from leyden.data import pictures
-from leyden.data.pictures import Files, Scan
+from leyden.data.decode import decode
+from leyden.data.pictures import Pictures, look
 
 MANY = ["a.jpg", "犬/猫 '\".png", "x" * 200, os.fsdecode(b"\xff\xfe.gif")]
+SETTINGS = (4, 4), 3, "white"
+
+
+@pytest.fixture
+def make(tmp_path):
+    """Make some small pictures where they are not there; returns their names."""
+
+    def put(*names):
+        for number, name in enumerate(names):
+            if not (tmp_path / name).exists():
+                Image.new("RGB", (6, 4), (number, 2 * number, 200)).save(tmp_path / name)
+        return list(names)
+
+    return put
 
 
 def test_names_come_back_as_they_were():
-    files = Files("root", MANY, (4, 4), 3, "white")
-    assert [files.name(row) for row in range(len(MANY))] == MANY and files.path(0) == "root/a.jpg"
+    found = Pictures("root", MANY, *SETTINGS)
+    assert [found.name(index) for index in range(len(MANY))] == MANY and found.path(0) == "root/a.jpg"
+    assert found[torch.tensor([2, 0])].name(0) == MANY[2]
 
 
 def test_a_hundred_thousand_names_are_small():
     names = [f"class {i % 100}/a photograph with a long name {i:06}.jpg" for i in range(100_000)]
-    assert len(pickle.dumps(Files("root", names, (4, 4), 3, "white"))) < 6e6
+    assert len(pickle.dumps(Pictures("root", names, *SETTINGS))) < 7e6
 
 
-@pytest.fixture
-def scan(tmp_path):
-    """The scan of some small pictures, which are made where they are not there."""
-
-    def make(*names):
-        for number, name in enumerate(names):
-            if not (tmp_path / name).exists():
-                Image.new("RGB", (6, 4), (number, 2 * number, 200)).save(tmp_path / name)
-        return Scan(Files(tmp_path, list(names), (4, 4), 3, "white"))
-
-    return make
+def test_a_look_knows_what_is_in_a_picture(make, tmp_path):
+    known, bad = look(tmp_path, make("0.png", "1.png", "2.png"), SETTINGS, tmp_path / "memory.json")
+    assert [entry[3] for entry in known.values()] == [
+        [16, 16 * i, 32 * i, 3200, 16 * i**2, 64 * i**2, 640_000] for i in range(3)
+    ]
+    assert len({entry[2] for entry in known.values()}) == 3 and not bad
 
 
-def test_it_knows_what_is_in_a_picture(scan, tmp_path):
-    found = scan("0.png", "1.png", "2.png")
-    found.update(tmp_path / "memory.npz")
-    assert found.sums.tolist() == [[16, 16 * i, 32 * i, 3200, 16 * i**2, 64 * i**2, 640_000] for i in range(3)]
-    assert len({digest.tobytes() for digest in found.digest}) == 3 and not found.errors
-    mean, std = found.moments(np.array([0, 2]))
-    assert mean == pytest.approx([1 / 255, 2 / 255, 200 / 255])
-    assert std == pytest.approx([1 / 255, 2 / 255, 1], abs=1e-6)
-
-
-def test_other_names_and_another_order_are_recalled(scan, tmp_path, monkeypatch):
-    first = scan("a.png", "b.png", "c.png", "d.png")
-    first.update(tmp_path / "memory.npz")
+def test_other_names_and_another_order_are_recalled(make, tmp_path, monkeypatch):
+    memory = tmp_path / "memory.json"
+    first, _ = look(tmp_path, make("a.png", "b.png", "c.png", "d.png"), SETTINGS, memory)
     os.utime(tmp_path / "c.png", (1, 1))
-    seen, look = [], Scan.look
-    monkeypatch.setattr(Scan, "look", lambda self, row: seen.append(row) or look(self, row))
-    second = scan("new.png", "d.png", "c.png", "a.png")
-    second.update(tmp_path / "memory.npz")
-    assert sorted(seen) == [0, 2]
-    assert (second.digest[[1, 2, 3]] == first.digest[[3, 2, 0]]).all()
-    assert (second.sums[[1, 2, 3]] == first.sums[[3, 2, 0]]).all()
+    seen, in_turn = [], pictures.in_turn
+    monkeypatch.setattr(pictures, "in_turn", lambda function, items: seen.extend(items) or in_turn(function, items))
+    second, _ = look(tmp_path, make("new.png", "d.png", "c.png", "a.png"), SETTINGS, memory)
+    assert seen == ["new.png", "c.png"] and list(second) == ["new.png", "d.png", "c.png", "a.png"]
+    assert second["a.png"] == first["a.png"] and second["c.png"][2:] == first["c.png"][2:]
 
 
-def test_what_is_gone_is_not_taken_for_known(scan, tmp_path):
-    found = scan("a.png", "b.png")
+def test_what_is_gone_is_not_taken_for_known(make, tmp_path):
+    names = make("a.png", "b.png")
     (tmp_path / "b.png").unlink()
     for _ in range(2):
-        found = Scan(found.files)
-        found.update(tmp_path / "memory.npz")
-        assert list(found.errors) == [1] and "No such file" in found.errors[1] and found.stat[1].tolist() == [-1, -1]
+        known, bad = look(tmp_path, names, SETTINGS, tmp_path / "memory.json")
+        assert list(known) == ["a.png"] and "No such file" in bad["b.png"]
 
 
-def test_a_cache_holds_what_the_files_hold(scan, tmp_path):
-    found = scan("a.png", "bad.png", "c.png")
-    (tmp_path / "bad.png").write_text("no picture")
-    found.update(tmp_path / "memory.npz")
-    (tmp_path / "memory.u8.part").write_bytes(b"left by a writer that was killed")
-    cache = found.cached(tmp_path / "memory.npz")
-    expected = found.files[torch.tensor([2, 0, 2])]
-    for copy in (cache, pickle.loads(pickle.dumps(cache)), found.cached(tmp_path / "memory.npz")):
-        rows = copy[torch.tensor([2, 0, 2])]
-        assert torch.equal(rows, expected) and not copy[torch.tensor([1])].any()
-        rows.zero_()
-        assert torch.equal(copy[torch.tensor([2, 0, 2])], expected)
-    assert len(pickle.dumps(cache)) < 500 and not list(tmp_path.glob("*.part"))
+def test_a_cache_holds_what_the_files_hold(make, tmp_path):
+    found, some = Pictures(tmp_path, make("a.png", "b.png", "c.png"), *SETTINGS), torch.tensor([2, 0, 2])
+    (tmp_path / ".memory-old.u8.part").write_bytes(b"left by a writer that was killed")
+    expected = torch.stack([decode(tmp_path / name, *SETTINGS) for name in ("c.png", "a.png", "c.png")])
+    assert torch.equal(found.index_select(0, some), expected)
+    for _ in range(2):  # written, and found again
+        found = Pictures(tmp_path, ["a.png", "b.png", "c.png"], *SETTINGS)
+        found.write_cache(tmp_path / "memory.json", ["1", "2", "3"])
+        for copy in (found, pickle.loads(pickle.dumps(found))):
+            x = copy.index_select(0, some)
+            assert torch.equal(x, expected) and torch.equal(copy[some][1], expected[1])
+            x.zero_()
+            assert torch.equal(copy.index_select(0, some), expected)
+        assert len(pickle.dumps(found)) < 1500 and not list(tmp_path.glob(".*.part"))
 
 
-def test_a_full_disk_is_known_before(scan, tmp_path, monkeypatch):
-    monkeypatch.setattr(pictures.shutil, "disk_usage", lambda path: pictures.shutil._ntuple_diskusage(100, 90, 10))
-    with pytest.raises(UserError, match=r"data.cache=true needs 0.0 GB in .*; set data_dir=<folder>"):
-        scan("a.png").cached(tmp_path / "memory.npz")
-    assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
-
-
-def test_a_disk_that_fills_up_is_left_without_the_part(scan, tmp_path, monkeypatch):
+def test_a_disk_that_fills_up_is_left_without_the_part(make, tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(pictures.os, "fsync", full)
+    monkeypatch.setattr(files.os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
-        scan("a.png").cached(tmp_path / "memory.npz")
+        Pictures(tmp_path, make("a.png"), *SETTINGS).write_cache(tmp_path / "memory.json", ["1"])
     assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
 
 

@@ -191,8 +191,11 @@ def test_quotes_and_empty_lines(table):
         ("a,label\n1,2\n", {"ignore": ["b"]}, "no column 'b'"),
         ("a,label\n1,2\n", {"ignore": ["a"]}, "no columns to predict"),
         ("", {"path": "none.csv"}, "none.csv cannot be read"),
-        ("", {"target": None}, "data.path=.*data.target="),
-        ("a,label\n1,2\n", {"target_kind": "class"}, "auto, classes or numbers"),
+        (
+            "a,label\n1,2\n",
+            {"target_kind": "class"},
+            "must be auto, classes or numbers; got `class`",
+        ),
         ("a,label\n1,2\n", {"separator": "tab"}, "cannot be read .*data.separator"),
         ("a,a,label\n1,2,3\n", {}, "name twice"),
         ("a,label\n1,2\n\n1,2,3\n", {}, "Line 4 .*3 cells.*2"),

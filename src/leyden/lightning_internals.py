@@ -16,7 +16,7 @@ from lightning.pytorch.trainer.connectors.logger_connector import _LoggerConnect
 from lightning.pytorch.trainer.connectors.logger_connector.result import _Metadata, _ResultMetric, _Sync
 from lightning.pytorch.trainer.states import RunningStage
 from lightning.pytorch.utilities.data import _get_dataloader_init_args_and_kwargs
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.utilities.exceptions import MisconfigurationException, _TunerExitException
 from lightning.pytorch.utilities.seed import isolate_rng
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
@@ -26,6 +26,15 @@ from leyden.resume import exact
 
 LOGGED_AS = ("fx", "name", "prog_bar", "logger", "on_step", "on_epoch", "enable_graph", "add_dataloader_idx",
              "dataloader_idx", "metric_attribute")  # fmt: skip
+
+EndFit = _TunerExitException  # raised in a hook, it ends a fit as its end does
+
+
+def reload_data(trainer: Trainer) -> None:
+    """Let a fit make its loaders anew."""
+    loop = trainer.fit_loop
+    loop._combined_loader = loop.epoch_loop.val_loop._combined_loader = None
+    loop.setup_data()
 
 
 def gather(trainer: Trainer, mine: Any) -> list[Any]:

@@ -54,14 +54,20 @@ def benchmark(cfg: DictConfig) -> float:
         build.trainer(tree, [stopwatch, *build.watchers(tree)]).fit(task, datamodule=datamodule)
 
         # tell
-        results = stopwatch.summary()
-        where, share = max(results["shares"].items(), key=lambda item: item[1])
-        results["bottleneck"] = f"The bottleneck is {where}, {share:.0%} of a Trainer's step; change {KEYS[where]}."
+        seconds = DataFrame(stopwatch.seconds[1:])  # of a step, a row for each round
+        middle = seconds.median()
+        rest = middle["data alone"] - middle["compute alone"] * bool(stopwatch.workers)  # which work beside it
+        parts = {"compute": middle["compute alone"], "loading": max(0.0, rest)}
+        parts["Trainer"] = max(0.0, middle["Trainer"] - sum(parts.values()))
+        shares = {name: part / sum(parts.values()) for name, part in parts.items()}
+        ratio, where = (seconds["bare loop"] / seconds["Trainer"]).median(), max(shares, key=lambda name: shares[name])
+        advice = f"The bottleneck is {where}, {shares[where]:.0%} of a Trainer's step; change {KEYS[where]}."
+        results = {"ratio": ratio, "bottleneck": advice, "shares": shares, "seconds_per_step": seconds.to_dict("list")}
         write_json(Path(cfg.run_dir) / "benchmark.json", results)
-        table = 1e6 * DataFrame(results["seconds_per_step"]).agg(["median", "min", "max"]).T
+        table = (1e6 * seconds).agg(["median", "min", "max"]).T
         log.info("us per step\n%s", table.to_string(float_format="{:,.0f}".format))
-        log.info("%s\nTrainer/bare %.2f", results["bottleneck"], results["ratio"])
-        return results["ratio"]
+        log.info("%s\nTrainer/bare %.2f", advice, ratio)
+        return ratio
 
 
 def operator(cfg: DictConfig) -> float:

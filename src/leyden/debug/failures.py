@@ -37,7 +37,10 @@ def explain(trainer: Trainer, task: LightningModule, error: Exception) -> str | 
     said = " ".join(str(error).split("\n")[0].split()).rstrip(".")[:300]
     step, layer, line = place(task, error)
     if isinstance(error, MemoryError) or re.search(MEMORY, str(error), re.I):
-        return f"Out of memory ({said}); {smaller(trainer)}."
+        size, every = getattr(trainer.datamodule, "batch_size", 0), trainer.accumulate_grad_batches
+        same = f"data.batch_size={size // 2} trainer.accumulate_grad_batches={2 * every} (the same effective batch)"
+        tool = "'callbacks=[memory]'" if trainer.strategy.root_device.type == "cuda" else "data.num_workers=0"
+        return f"Out of memory ({said}); type {same}, trainer.precision=bf16-mixed or {tool}."
     if found := re.search(r"^(\S+) does not have a deterministic implementation", said):
         where = f"{found[1]} has no deterministic form on {task.device.type}, and is called in {layer or 'backward'}"
         return f"{where}, {line}; replace it, or type trainer.deterministic=warn or trainer.deterministic=false."
@@ -48,14 +51,6 @@ def explain(trainer: Trainer, task: LightningModule, error: Exception) -> str | 
     if not step or not re.search(SIZES, str(error), re.I):
         return None
     return f"{step} fails on sizes in {layer or line}; change it or what comes before it. Torch says: {said}."
-
-
-def smaller(trainer: Trainer) -> str:
-    """What to type where memory was too small."""
-    size, every = getattr(trainer.datamodule, "batch_size", None), trainer.accumulate_grad_batches
-    same = f"data.batch_size={size // 2} trainer.accumulate_grad_batches={2 * every}" if size else "a smaller batch"
-    tool = "'callbacks=[memory]'" if trainer.strategy.root_device.type == "cuda" else "data.num_workers=0"
-    return f"type {same} (the same effective batch), trainer.precision=bf16-mixed or {tool}"
 
 
 def place(task: LightningModule, error: Exception) -> tuple[str, str, str]:

@@ -28,12 +28,9 @@ def trial(trainer: Trainer) -> Iterator[None]:
 
 
 class Rate(Callback):
-    """Trains some steps at rates that grow, draws the loss, suggests a rate, and begins anew.
+    """Suggests a rate from some steps at rates that grow, and begins anew; `use`: trains with it.
 
-    Args:
-        directory: where `lr_finder.png` goes
-        use: train with the suggestion, whatever the schedule makes of it
-        options: of Lightning's LearningRateFinder
+    Its options are Lightning's; `lr_finder.png` goes into `directory`.
     """
 
     def __init__(self, directory: str, use: bool = False, **options: Any):
@@ -51,28 +48,23 @@ class Rate(Callback):
         figure: Any = found.plot(suggest=True, ax=Figure().add_subplot())
         if trainer.is_global_zero:
             figure.savefig(self.directory / "lr_finder.png")
-        before = trainer.optimizers[0].defaults["lr"]
+        (optimizer,) = trainer.optimizers
+        before = optimizer.defaults["lr"]
         what = f"used in place of {before:.2e}" if self.use else f"type optimizer.lr={rate:.2e}, now it is {before:.2e}"
         log.info("lr_finder: the loss falls fastest at %.2e (lr_finder.png); %s.", rate, what)
-        if self.use:
-            multiply(trainer, rate / before)
-
-
-def multiply(trainer: Trainer, ratio: float) -> None:
-    """Let the optimizer and its schedules work at another rate."""
-    for group in trainer.optimizers[0].param_groups:
-        group |= {key: group[key] * ratio for key in ("lr", "initial_lr", "max_lr", "min_lr") if key in group}
-    for config in trainer.lr_scheduler_configs:
-        if hasattr(config.scheduler, "base_lrs"):
-            config.scheduler.base_lrs = [rate * ratio for rate in config.scheduler.base_lrs]
+        if self.use:  # in the optimizer, and in what its schedule begins with
+            ratio, rates = rate / before, ("lr", "initial_lr", "max_lr", "min_lr")
+            for group in optimizer.param_groups:
+                group |= {key: group[key] * ratio for key in rates if key in group}
+            for scheduler in (config.scheduler for config in trainer.lr_scheduler_configs):
+                if hasattr(scheduler, "base_lrs"):
+                    scheduler.base_lrs = [rate * ratio for rate in scheduler.base_lrs]
 
 
 class Size(Callback):
-    """Doubles the batch until memory, the data or `max_val` is at its end, and begins anew.
+    """Suggests the largest batch that memory, the data and `max_val` allow, by doubling it, and begins anew.
 
-    Args:
-        use: train with the size that was found, which a run that goes on keeps
-        options: of Lightning's BatchSizeFinder
+    Its options are Lightning's; `use`: trains with it, as does a run that goes on.
     """
 
     def __init__(self, use: bool = False, **options: Any):

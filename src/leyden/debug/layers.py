@@ -1,7 +1,6 @@
 """What each layer takes and gives: its sizes and its cost in a table, and the first output that is not finite."""
 
 import logging
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from lightning.pytorch.callbacks import Callback
 from pandas import DataFrame
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 from torch.utils.benchmark import timer
 from torch.utils.flop_counter import FlopCounterMode
@@ -26,47 +24,38 @@ log = logging.getLogger(__name__)
 
 
 class Shapes(Callback):
-    """Logs a table of the layers in the order of their calls, and ends the fit; `ms` is of the forward pass.
+    """Logs a table of the layers in the order of their calls, and ends the fit.
 
-    FLOPs are those of products and convolutions, two for a multiply-add (torch.utils.flop_counter).
+    FLOPs are those of products and convolutions in the forward pass, two for a multiply-add
+    (torch.utils.flop_counter); `ms` is its time, counting included.
     """
 
     trains_nothing = True
 
     def on_train_batch_start(self, trainer: Trainer, task: LightningModule, batch: Any, batch_idx: int) -> None:
-        step = partial(task.training_step, batch, batch_idx)
-        with trainer.precision_plugin.train_step_context(), torch.compiler.set_stance("force_eager"):
-            with FlopCounterMode(display=False) as counter:
-                rows = measure(task, step, counter.get_total_flops)
-            times = measure(task, step, timer)
-        table = DataFrame(rows, columns=["layer", "kind", "in", "out", "parameters", "FLOPs"])
-        table["ms"] = [1e3 * row[-1] for row in times]
+        rows: list[tuple[Any, ...]] = []
+        started: list[tuple[int, float]] = []
+        counter = FlopCounterMode(display=False)
+
+        def begin(*_: Any) -> None:
+            started.append((counter.get_total_flops(), timer()))
+
+        def end(name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            flops, seconds = started.pop()
+            cost = sum(p.numel() for p in module.parameters()), counter.get_total_flops() - flops, timer() - seconds
+            rows.append((name, type(module).__name__, sizes([args, kwargs]), sizes(output), *cost))
+
+        for name, module in task.named_modules():
+            if not any(module.children()) or any(True for _ in module.parameters(recurse=False)):
+                module.register_forward_pre_hook(begin)
+                module.register_forward_hook(partial(end, name), with_kwargs=True)
+        with trainer.precision_plugin.train_step_context(), torch.compiler.set_stance("force_eager"), counter:
+            begin()
+            end("sum", task, batch, {}, task.training_step(batch, batch_idx))
+        table = DataFrame(rows, columns=["layer", "kind", "in", "out", "parameters", "FLOPs", "ms"])
+        table["ms"] *= 1e3
         log.info("\n%s", table.to_string(index=False, float_format="{:.3f}".format))
         raise EndFit
-
-
-def measure(task: LightningModule, step: Callable[[], Any], meter: Callable[[], float]) -> list[tuple[Any, ...]]:
-    """Layer, kind, sizes in and out, parameters and what the meter counts, of each call and of the whole step."""
-    rows: list[tuple[Any, ...]] = []
-    started: list[float] = []
-    hooks = []
-
-    def count(module: nn.Module) -> int:
-        return sum(parameter.numel() for parameter in module.parameters())
-
-    def end(name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        cells = name, type(module).__name__, sizes([args, kwargs]), sizes(output), count(module)
-        rows.append((*cells, meter() - started.pop()))
-
-    for name, module in task.named_modules():
-        if not any(module.children()) or any(True for _ in module.parameters(recurse=False)):
-            hooks.append(module.register_forward_pre_hook(lambda *_: started.append(meter())))
-            hooks.append(module.register_forward_hook(partial(end, name), with_kwargs=True))
-    start = meter()
-    step()
-    for hook in hooks:
-        hook.remove()
-    return [*rows, ("sum", "", "", "", count(task), meter() - start)]
 
 
 def tensors(node: Any) -> list[Tensor]:
@@ -80,9 +69,9 @@ def sizes(node: Any) -> str:
 
 
 class Finite(Callback):
-    """Ends the run at the first NaN or infinity in a training step; the batch is written to `bad_batch.pt`.
+    """Ends the run at the first output of a layer that is not finite; the batch is written to `bad_batch.pt`.
 
-    The host waits for each layer. With a loss scaler, which skips steps on purpose, gradients are not checked.
+    The host waits for each layer.
     """
 
     def __init__(self, directory: str):
@@ -105,22 +94,15 @@ class Finite(Callback):
         """Raises UserError if an output of a training step is not finite."""
         if self.batch is None or finite(output):
             return
-        parts = {"weights": list(layer.parameters(recurse=False)), "input": [args, kwargs], "batch": self.batch}
+        parts = {
+            "its weights": list(layer.parameters(recurse=False)),
+            "its input": [args, kwargs],
+            "the batch": self.batch,
+        }
         bad = [part for part, node in parts.items() if not finite(node)]
-        cause = f"not finite either: {', '.join(bad)}" if bad else "weights and input are: look for a log or a root in it"
+        cause = f"nor are {' and '.join(bad)}" if bad else "its weights and input are: look for a log or a division"
         what = f"{name}, {type(layer).__name__} of {sizes([args, kwargs])}"
         raise UserError(f"The first layer whose output is not finite is {what}; {cause}.")
-
-    def on_before_backward(self, trainer: Trainer, task: LightningModule, loss: Tensor) -> None:
-        if not finite(loss):
-            raise UserError(f"The loss is {float(loss)}, although each layer's output is finite.")
-
-    def on_before_optimizer_step(self, trainer: Trainer, task: LightningModule, optimizer: Optimizer) -> None:
-        grads = {name: p.grad for name, p in task.named_parameters() if p.grad is not None}
-        bad = [name for name, grad in grads.items() if not finite(flat([grad]))]
-        if bad and not getattr(trainer.precision_plugin, "scaler", None):
-            names = ", ".join(bad[:5])
-            raise UserError(f"The loss is finite, but not the gradients of {names}; debug=anomaly names the operator.")
 
     def on_exception(self, trainer: Trainer, task: LightningModule, exception: BaseException) -> None:
         if self.batch is not None and isinstance(exception, UserError):
@@ -132,9 +114,3 @@ class Finite(Callback):
 def finite(node: Any) -> bool:
     local = [tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors(node)]
     return all(tensor.sum().isfinite() or tensor.isfinite().all() for tensor in local)  # a sum alone is faster
-
-
-def flat(tensors: list[Any]) -> Tensor:
-    """A copy of all values, one after the other, with those that FSDP keeps on other ranks."""
-    whole = (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor for tensor in tensors)
-    return torch.cat([tensor.detach().to_dense().float().flatten() for tensor in whole])

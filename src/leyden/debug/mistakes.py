@@ -15,7 +15,7 @@ from torchvision.utils import make_grid
 
 from leyden.lightning_internals import gather
 
-COUNT, COLUMNS, NAMED = 16, 4, 40  # pictures; those in a row; classes of which the counts still fit
+COUNT, COLUMNS = 16, 4  # pictures, and those in a row
 
 
 class Mistakes(Callback):
@@ -45,14 +45,16 @@ class Mistakes(Callback):
     def on_test_end(self, trainer: Trainer, task: Any) -> None:
         rows = sorted((row for part in gather(trainer, self.worst) for row in part), key=lambda row: row[:2])[:COUNT]
         details = getattr(task, "details", None)
-        counts = details.get("confusion") if isinstance(details, dict) else None
+        counts = torch.tensor(details.get("confusion", []) if isinstance(details, dict) else [])
         for writer in self.writers if trainer.is_global_zero else []:
             with rc_context({"text.parse_math": False}):  # a pair of $ would be a formula
                 if rows:
                     figure = pictures(rows, task.classes, getattr(trainer.datamodule, "name", None))
                     writer.add_figure("test/most_wrong", figure, trainer.global_step)
-                if counts:
-                    writer.add_figure("test/confusion", matrix(counts, task.classes), trainer.global_step)
+                if len(counts):
+                    figure = Figure((max(6, min(30, len(counts))),) * 2, layout="constrained")
+                    plot_confusion_matrix(counts, figure.add_subplot(), labels=task.classes, cmap="Blues")
+                    writer.add_figure("test/confusion", figure, trainer.global_step)
 
 
 def pictures(rows: list[tuple[Any, ...]], classes: list[str], file: Any) -> Figure:
@@ -66,12 +68,4 @@ def pictures(rows: list[tuple[Any, ...]], classes: list[str], file: Any) -> Figu
         name = file("test", number) if callable(file) else f"sample {number}"
         axes.set_title(f"{name}\ntrue: {classes[true]}\npredicted: {classes[predicted]}", fontsize=6)
         axes.set_axis_off()
-    return figure
-
-
-def matrix(counts: list[list[int]], classes: list[Any]) -> Figure:
-    """Of counts: true classes in rows, predicted ones in columns."""
-    named = len(classes) <= NAMED
-    figure = Figure((2 + 0.6 * len(classes),) * 2 if named else (10, 10), layout="constrained")
-    plot_confusion_matrix(torch.tensor(counts), figure.add_subplot(), add_text=named, labels=classes, cmap="Blues")
     return figure

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
-from pandas import DataFrame
 from torch import nn
 from torch.utils.benchmark import Timer, timer
 
@@ -40,7 +39,7 @@ class Stopwatch(Callback):
         if isinstance(loader, list | tuple | dict):
             raise UserError(f"A benchmark measures one loader, but the data gives a {type(loader).__name__} of them.")
         self.workers = getattr(loader, "num_workers", 0)
-        task.log = task.log_dict = lambda *_, **__: None  # type: ignore[method-assign,assignment]
+        vars(task).update(log=silent, log_dict=silent)  # a task of another kind logs in its step
         batches, convert = forever(loader), trainer.precision_plugin.convert_input
         given = {"batches": batches, "one": next(batches), "step": bare_step(trainer, task)}
         given["ready"] = lambda batch: trainer.strategy.batch_to_device(convert(batch), dataloader_idx=0)
@@ -61,21 +60,9 @@ class Stopwatch(Callback):
             if not trainer.should_stop:
                 self.begin_round(trainer, task)
 
-    def summary(self) -> dict[str, Any]:
-        """The median ratio of a round, seconds of a step, and the shares of a Trainer's step.
 
-        Loader processes work beside the computation: only what they take longer is waited for.
-        """
-        rounds = DataFrame(self.seconds[1:])
-        middle = rounds.median()
-        compute = middle["compute alone"]
-        loading = max(0.0, middle["data alone"] - bool(self.workers) * compute)
-        parts = {"compute": compute, "loading": loading, "Trainer": max(0.0, middle["Trainer"] - compute - loading)}
-        return {
-            "ratio": (rounds["bare loop"] / rounds["Trainer"]).median(),
-            "shares": {name: part / sum(parts.values()) for name, part in parts.items()},
-            "seconds_per_step": rounds.to_dict("list"),
-        }
+def silent(*_: Any, **__: Any) -> None:
+    """Logs nothing."""
 
 
 def forever(loader: Iterable) -> Iterator[Any]:
@@ -91,7 +78,7 @@ def bare_step(trainer: Trainer, task: LightningModule) -> Callable[[Any], None]:
     clip, parameters = trainer.gradient_clip_val, list(task.parameters())
     clipping = nn.utils.clip_grad_value_ if trainer.gradient_clip_algorithm == "value" else nn.utils.clip_grad_norm_
     schedulers = [config.scheduler for config in trainer.lr_scheduler_configs if config.interval == "step"]
-    numbers = count(1)
+    numbers = count()
 
     def step(batch: Any) -> None:
         number = next(numbers)
@@ -100,20 +87,19 @@ def bare_step(trainer: Trainer, task: LightningModule) -> Callable[[Any], None]:
                 loss, _, y = task.step(batch)
                 loss = task.penalised(loss, len(y))
             else:
-                output: Any = task.training_step(batch, number - 1)
+                output: Any = task.training_step(batch, number)
                 loss = output["loss"] if isinstance(output, dict) else output
         if not task.automatic_optimization:  # it has stepped by itself
             return
         scaler.scale(loss / every if every > 1 else loss).backward()
-        if number % every:
-            return
-        if clip:
-            scaler.unscale_(optimizer)
-            clipping(parameters, clip)
-        scaler.step(optimizer)
-        scaler.update()
-        for scheduler in schedulers:
-            scheduler.step()
-        optimizer.zero_grad()
+        if (number + 1) % every == 0:
+            if clip:
+                scaler.unscale_(optimizer)
+                clipping(parameters, clip)
+            scaler.step(optimizer)
+            scaler.update()
+            for scheduler in schedulers:
+                scheduler.step()
+            optimizer.zero_grad()
 
     return step

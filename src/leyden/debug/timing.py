@@ -1,7 +1,7 @@
 """How long a training step takes: with the Trainer, in a bare loop, of the data alone and of the computation alone."""
 
-from collections.abc import Callable, Iterable, Iterator
-from itertools import count
+from collections.abc import Callable
+from itertools import chain, count, repeat
 from typing import Any
 
 import torch
@@ -39,8 +39,10 @@ class Stopwatch(Callback):
         if isinstance(loader, list | tuple | dict):
             raise UserError(f"A benchmark measures one loader, but the data gives a {type(loader).__name__} of them.")
         self.workers = getattr(loader, "num_workers", 0)
-        vars(task).update(log=silent, log_dict=silent)  # a task of another kind logs in its step
-        batches, convert = forever(loader), trainer.precision_plugin.convert_input
+        vars(task).update(
+            dict.fromkeys(("log", "log_dict"), lambda *_, **__: None)
+        )  # a user's own task logs in its step
+        batches, convert = chain.from_iterable(repeat(loader)), trainer.precision_plugin.convert_input
         given = {"batches": batches, "one": next(batches), "step": bare_step(trainer, task)}
         given["ready"] = lambda batch: trainer.strategy.batch_to_device(convert(batch), dataloader_idx=0)
         timers = {name: Timer(code, globals=given, num_threads=torch.get_num_threads()) for name, code in ALONE.items()}
@@ -59,16 +61,6 @@ class Stopwatch(Callback):
             trainer.should_stop = len(self.seconds) > self.rounds
             if not trainer.should_stop:
                 self.begin_round(trainer, task)
-
-
-def silent(*_: Any, **__: Any) -> None:
-    """Logs nothing."""
-
-
-def forever(loader: Iterable) -> Iterator[Any]:
-    """The batches of epoch after epoch."""
-    while True:
-        yield from loader
 
 
 def bare_step(trainer: Trainer, task: LightningModule) -> Callable[[Any], None]:

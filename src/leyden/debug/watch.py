@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 log = logging.getLogger(__name__)
 SMALL = 1e-4  # a gradient vanishes below this norm and this share of the largest one
 LARGE = 100.0  # it explodes above this norm, and above so many times the smallest one
+AGAIN = 3  # measurements in a row for what may pass: zeros behind a layer that starts at zero
 MIB = 2**20
 EPOCHS = 5  # of growth in a row, by over 1 MiB each, that are no accident
 
@@ -25,7 +26,7 @@ class Gradients(Callback):
     """Logs, of each matrix and kernel, the gradient's norm and share of zeros, and the step's size over the weight's.
 
     They are taken after unscaling, after all batches of an accumulation and all ranks are in, and before clipping.
-    What vanishes or explodes is named once; what vanishes must do so twice in a row, as before a head of zeros it may.
+    What vanishes or explodes is named once.
 
     Args:
         every_n_steps: optimizer steps between measurements, besides that of the first step
@@ -35,7 +36,7 @@ class Gradients(Callback):
     def __init__(self, every_n_steps: int = 50, histograms_every: int = 10):
         self.every_n_steps, self.histograms_every = every_n_steps, histograms_every
         self.rows: dict[str, tuple[Tensor, Tensor, dict[str, Tensor]]] = {}  # weight, its value before, numbers
-        self.small: set[str] = set()  # in the last measurement
+        self.small: dict[str, int] = {}  # measurements in a row in which a gradient was small
         self.named: set[str] = set()
 
     def on_before_optimizer_step(self, trainer: Trainer, task: LightningModule, optimizer: Optimizer) -> None:
@@ -61,25 +62,24 @@ class Gradients(Callback):
     def on_train_batch_end(self, trainer: Trainer, task: LightningModule, *_: Any) -> None:
         for weight, before, numbers in self.rows.values():
             numbers["update_ratio"] = (whole(weight) - before).norm() / before.norm()
-        rows = {name: numbers for name, (_, _, numbers) in self.rows.items()}
-        self.rows = {}
-        if rows:
-            values = {f"gradients/{key}/{name}": float(row[key]) for name, row in rows.items() for key in row}
-            for logger in trainer.loggers:
-                logger.log_metrics(values, trainer.global_step)
-            self.judge({name: values[f"gradients/norm/{name}"] for name in rows}, trainer.global_step)
-
-    def judge(self, norms: dict[str, float], step: int) -> None:
-        """Log the extremes, and name what is out of line with the others."""
+        if not self.rows:
+            return
+        step, rows = trainer.global_step, {name: numbers for name, (_, _, numbers) in self.rows.items()}
+        values = {f"gradients/{key}/{name}": float(row[key]) for name, row in rows.items() for key in row}
+        for logger in trainer.loggers:
+            logger.log_metrics(values, step)
+        norms = {name: values[f"gradients/norm/{name}"] for name in rows}
         least, most = min(norms.values()), max(norms.values())
         log.info("gradients at step %d: norms from %.3g to %.3g", step, least, most)
-        small = {name for name, norm in norms.items() if norm < SMALL and norm < SMALL * most}
+        small = [name for name, norm in norms.items() if norm < SMALL and norm < SMALL * most]
+        self.small = {name: self.small.get(name, 0) + 1 for name in small}
+        sure = {name for name in small if self.small[name] >= AGAIN or (step == 1 and norms[name] > 0)}
         large = {name for name, norm in norms.items() if not norm <= LARGE and not norm <= LARGE * least}
-        for what, found in ("vanish", small & self.small), ("explode", large):
+        for what, found in ("vanish", sure), ("explode", large):
             if new := [f"{name} ({norms[name]:.1e})" for name in norms if name in found - self.named]:
                 log.warning("Gradients %s in %s at step %d.", what, ", ".join(new), step)
             self.named |= found
-        self.small = small
+        self.rows = {}
 
 
 def whole(tensor: Any) -> Tensor:
@@ -88,7 +88,7 @@ def whole(tensor: Any) -> Tensor:
 
 
 class Overfit(Callback):
-    """Compares the first and the last loss of one batch; `share` of the first one is close enough to zero."""
+    """Compares the first loss of one batch, since this start, with the last; `share` of it is close enough to zero."""
 
     def __init__(self, share: float = 0.05):
         self.share = share
@@ -111,12 +111,6 @@ class Overfit(Callback):
             log.info("overfit: passed, %s.", fell)
         else:
             log.warning("overfit: NOT passed, %s. The likeliest causes: %s.", fell, cause)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"losses": self.losses}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.losses = state["losses"]
 
 
 class Memory(Callback):

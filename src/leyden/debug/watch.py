@@ -71,7 +71,7 @@ class Gradients(Callback):
         norms = {name: values[f"gradients/norm/{name}"] for name in rows}
         least, most = min(norms.values()), max(norms.values())
         log.info("gradients at step %d: norms from %.3g to %.3g", step, least, most)
-        small = [name for name, norm in norms.items() if norm < SMALL and norm < SMALL * most]
+        small = [name for name, norm in norms.items() if norm < SMALL and norm <= SMALL * most]
         self.small = {name: self.small.get(name, 0) + 1 for name in small}
         sure = {name for name in small if self.small[name] >= AGAIN or (step == 1 and norms[name] > 0)}
         large = {name for name, norm in norms.items() if not norm <= LARGE and not norm <= LARGE * least}

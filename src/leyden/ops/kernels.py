@@ -52,20 +52,28 @@ def build(name: str, folder: Path) -> Path:
     parts = [torch.__version__, sys.version, flags(), gpus, asked, [file.read_text("utf-8") for file in files]]
     home = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or Path.home() / ".cache" / "torch_extensions") / "leyden"
     library = home / f"{name}-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]}.so"
+    if library.exists():
+        return library
     home.mkdir(parents=True, exist_ok=True)
     with FileLock(library.with_suffix(".lock"), timeout=600), tempfile.TemporaryDirectory(dir=home) as work:
         if not library.exists():
             log.info("building the kernel of %s, once for this machine", name)
             options = {"name": name, "sources": list(map(str, files)), "build_directory": work, "extra_cflags": flags()}
             line = [sys.executable, "-c", BUILD, json.dumps(options | {"is_python_module": False})]
-            path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])  # for ninja
-            done = subprocess.run(line, env=os.environ | {"PATH": path}, capture_output=True, text=True, timeout=600)
+            done = subprocess.run(line, env=environment(), capture_output=True, text=True, timeout=600)
             if done.returncode:
                 said = done.stdout + done.stderr
                 complaint = re.search(r"^.*(\berror:|No space left|not found|No such file).*$", said, re.M)
                 raise RuntimeError(complaint[0] if complaint else said.strip().splitlines()[-1])
             (Path(work) / f"{name}.so").replace(library)
     return library
+
+
+def environment() -> dict[str, str]:
+    """With the ninja that is beside this Python, and the CUDA of torch's version, where they are."""
+    cuda = f"/usr/local/cuda-{torch.version.cuda}"
+    path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])
+    return ({"CUDA_HOME": cuda} if os.path.isdir(cuda) else {}) | os.environ | {"PATH": path}
 
 
 def flags() -> list[str]:

@@ -43,15 +43,19 @@ def benchmark(cfg: DictConfig) -> float:
         if cfg.op:
             return operator(cfg)
         datamodule, task = build.parts(cfg)
-        run.begin(**build.summary(task, build.trainer(cfg, []), datamodule))
-        tree = cfg.copy()
+        tree, stopwatch = cfg.copy(), Stopwatch(cfg.rounds, cfg.steps)
         with open_dict(tree):
             tree.trainer.update(MEASURED | {"limit_train_batches": cfg.steps})
             tree.update({"run_dir": folder, "profiler": None})
-        stopwatch = Stopwatch(cfg.rounds, cfg.steps)
+        trainer = build.trainer(tree, [stopwatch, *build.watchers(tree)])
+        run.begin(**build.summary(task, trainer, datamodule))
 
         # measure
-        build.trainer(tree, [stopwatch, *build.watchers(tree)]).fit(task, datamodule=datamodule)
+        logging.disable(logging.WARNING)  # what the run says of itself
+        try:
+            trainer.fit(task, datamodule=datamodule)
+        finally:
+            logging.disable(logging.NOTSET)
 
         # tell
         seconds = DataFrame(stopwatch.seconds[1:])  # of a step, a row for each round

@@ -9,12 +9,9 @@ import torch
 from lightning import LightningModule, Trainer
 from lightning.fabric.utilities import move_data_to_device
 from lightning.pytorch.callbacks import Callback
-from pandas import DataFrame
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_leaves
-from torch.utils.benchmark import timer
-from torch.utils.flop_counter import FlopCounterMode
 from torchmetrics import Metric, MetricCollection
 
 from leyden import UserError
@@ -33,6 +30,10 @@ class Shapes(Callback):
     trains_nothing = True
 
     def on_train_batch_start(self, trainer: Trainer, task: LightningModule, batch: Any, batch_idx: int) -> None:
+        from pandas import DataFrame
+        from torch.utils.benchmark import timer
+        from torch.utils.flop_counter import FlopCounterMode
+
         rows: list[tuple[Any, ...]] = []
         started: list[tuple[int, float]] = []
         counter = FlopCounterMode(display=False)

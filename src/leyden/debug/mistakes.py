@@ -53,7 +53,8 @@ class Mistakes(Callback):
                     writer.add_figure("test/most_wrong", figure, trainer.global_step)
                 if len(counts):
                     figure = Figure((max(6, min(30, len(counts))),) * 2, layout="constrained")
-                    plot_confusion_matrix(counts, figure.add_subplot(), labels=task.classes, cmap="Blues")
+                    axes, few = figure.add_subplot(), len(counts) <= 40
+                    plot_confusion_matrix(counts, axes, add_text=few, labels=task.classes, cmap="Blues")
                     writer.add_figure("test/confusion", figure, trainer.global_step)
 
 

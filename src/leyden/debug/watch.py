@@ -35,7 +35,7 @@ class Gradients(Callback):
 
     def __init__(self, every_n_steps: int = 50, histograms_every: int = 10):
         self.every_n_steps, self.histograms_every = every_n_steps, histograms_every
-        self.rows: dict[str, tuple[Tensor, Tensor, dict[str, Tensor]]] = {}  # weight, its value before, numbers
+        self.rows: dict[str, tuple[Tensor, ...]] = {}  # weight, its value before, norm and zeros of the gradient
         self.small: dict[str, int] = {}  # measurements in a row in which a gradient was small
         self.named: set[str] = set()
 
@@ -50,25 +50,22 @@ class Gradients(Callback):
         for name, weight in task.named_parameters():
             if weight.grad is not None and weight.dim() > 1:
                 grad = whole(weight.grad) / scale
-                self.rows[name] = (
-                    weight,
-                    whole(weight).clone(),
-                    {"norm": grad.norm(), "zeros": (grad == 0).float().mean()},
-                )
+                self.rows[name] = weight, whole(weight).clone(), grad.norm(), (grad == 0).float().mean()
                 if self.histograms_every and measured % self.histograms_every == 0 and grad.isfinite().all():
                     for board in boards:
                         board.add_histogram(f"gradients/{name}", grad.cpu(), trainer.global_step + 1)
 
     def on_train_batch_end(self, trainer: Trainer, task: LightningModule, *_: Any) -> None:
-        for weight, before, numbers in self.rows.values():
-            numbers["update_ratio"] = (whole(weight) - before).norm() / before.norm()
         if not self.rows:
             return
-        step, rows = trainer.global_step, {name: numbers for name, (_, _, numbers) in self.rows.items()}
-        values = {f"gradients/{key}/{name}": float(row[key]) for name, row in rows.items() for key in row}
+        step, norms, values = trainer.global_step, {}, {}
+        for name, (weight, before, norm, zeros) in self.rows.items():
+            norms[name], ratio = float(norm), (whole(weight) - before).norm() / before.norm().clamp(min=1e-30)
+            numbers = {"norm": norm, "zeros": zeros, "update_ratio": ratio}
+            values |= {f"gradients/{key}/{name}": float(number) for key, number in numbers.items()}
+        self.rows = {}
         for logger in trainer.loggers:
             logger.log_metrics(values, step)
-        norms = {name: values[f"gradients/norm/{name}"] for name in rows}
         least, most = min(norms.values()), max(norms.values())
         log.info("gradients at step %d: norms from %.3g to %.3g", step, least, most)
         small = [name for name, norm in norms.items() if norm < SMALL and norm <= SMALL * most]
@@ -79,7 +76,6 @@ class Gradients(Callback):
             if new := [f"{name} ({norms[name]:.1e})" for name in norms if name in found - self.named]:
                 log.warning("Gradients %s in %s at step %d.", what, ", ".join(new), step)
             self.named |= found
-        self.rows = {}
 
 
 def whole(tensor: Any) -> Tensor:

@@ -24,17 +24,9 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 from leyden import UserError
 from leyden.resume import exact
 
+EndFit = _TunerExitException  # raised in a hook, it ends a fit as its end does
 LOGGED_AS = ("fx", "name", "prog_bar", "logger", "on_step", "on_epoch", "enable_graph", "add_dataloader_idx",
              "dataloader_idx", "metric_attribute")  # fmt: skip
-
-EndFit = _TunerExitException  # raised in a hook, it ends a fit as its end does
-
-
-def reload_data(trainer: Trainer) -> None:
-    """Let a fit make its loaders anew."""
-    loop = trainer.fit_loop
-    loop._combined_loader = loop.epoch_loop.val_loop._combined_loader = None
-    loop.setup_data()
 
 
 def gather(trainer: Trainer, mine: Any) -> list[Any]:

@@ -11,7 +11,6 @@ from lightning.pytorch.callbacks import BatchSizeFinder, Callback, LearningRateF
 from matplotlib.figure import Figure
 
 from leyden import UserError
-from leyden.lightning_internals import reload_data
 
 log = logging.getLogger(__name__)
 
@@ -91,5 +90,8 @@ class Size(Callback):
         data.batch_size = self.size or before
         what = f"used in place of {before}" if self.use else f"type data.batch_size={found}, now it is {before}"
         log.info("batch_size_finder: %d samples fit; %s.", found, what)
-        reload_data(trainer)
+        every, trainer.reload_dataloaders_every_n_epochs = trainer.reload_dataloaders_every_n_epochs, -1  # at once
+        trainer.fit_loop.setup_data()
+        trainer.fit_loop.epoch_loop.val_loop.setup_data()
+        trainer.reload_dataloaders_every_n_epochs = every
         trainer.strategy.setup_optimizers(trainer)  # whose schedule counts the steps

@@ -34,8 +34,8 @@ class Shapes(Callback):
         from torch.utils.benchmark import timer
         from torch.utils.flop_counter import FlopCounterMode
 
-        rows: list[tuple[Any, ...]] = []
-        started: list[tuple[int, float]] = []
+        rows: list[Any] = []
+        started: list[Any] = []
         counter = FlopCounterMode(display=False)
 
         def begin(*_: Any) -> None:

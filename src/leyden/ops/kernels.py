@@ -39,10 +39,7 @@ def load(name: str, folder: Path) -> bool:
 def build(name: str, folder: Path) -> Path:
     """The library of the .cpp and, for GPUs, the .cu, in TORCH_EXTENSIONS_DIR or the user's cache.
 
-    One process of several builds it, and moves it to its place when it is whole: a kill leaves no half of it.
-
-    Raises:
-        Exception: of the disk or the lock; as RuntimeError, the compiler's first complaint.
+    One process of several builds it, and moves it there when it is whole. Raises the compiler's first complaint.
     """
     cuda = torch.version.cuda and (torch.cuda.is_available() or "TORCH_CUDA_ARCH_LIST" in os.environ)
     files = [folder / f"{name}.cpp", folder / f"{name}.cu"]

@@ -39,9 +39,8 @@ class Stopwatch(Callback):
         if isinstance(loader, list | tuple | dict):
             raise UserError(f"A benchmark measures one loader, but the data gives a {type(loader).__name__} of them.")
         self.workers = getattr(loader, "num_workers", 0)
-        vars(task).update(
-            dict.fromkeys(("log", "log_dict"), lambda *_, **__: None)
-        )  # a user's own task logs in its step
+        silent = dict.fromkeys(("log", "log_dict"), lambda *_, **__: None)
+        vars(task).update(silent)  # a user's own task logs in its step
         batches, convert = chain.from_iterable(repeat(loader)), trainer.precision_plugin.convert_input
         given = {"batches": batches, "one": next(batches), "step": bare_step(trainer, task)}
         given["ready"] = lambda batch: trainer.strategy.batch_to_device(convert(batch), dataloader_idx=0)

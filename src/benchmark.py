@@ -4,6 +4,7 @@ import importlib.util
 import logging
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from omegaconf import DictConfig, open_dict
 
@@ -92,7 +93,7 @@ def operator(cfg: DictConfig) -> float:
     found = []
     for name, f in (("operator", function), ("reference", module.reference)):
         given = {"torch": torch, "f": f, "x": x, "g": torch.ones_like(x)}
-        options = {"label": f"{cfg.op}, {x.device}", "sub_label": name, "num_threads": torch.get_num_threads()}
+        options: Any = {"label": f"{cfg.op}, {x.device}", "sub_label": name, "num_threads": torch.get_num_threads()}
         timer = Timer("torch.autograd.grad(f(x), x, g)", globals=given, **options)
         found.append(timer.blocked_autorange(min_run_time=0.2 * cfg.rounds))
     log.info("\n%s", Compare(found))

@@ -25,11 +25,13 @@ class Mistakes(Callback):
     """
 
     def on_test_start(self, trainer: Trainer, task: LightningModule) -> None:
-        self.seen, self.worst = 0, []  # rows: minus the loss, number of the sample, true and predicted class, picture
+        self.seen = 0
+        self.worst: list[Any] = []  # minus the loss, number of the sample, true and predicted class, picture
         self.writers = [logger.experiment for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)]
 
     def on_test_batch_end(self, trainer: Trainer, task: Any, outputs: Any, batch: Any, *_: Any) -> None:
-        x, y = batch if isinstance(batch, list | tuple) and len(batch) == 2 else (None, None)
+        pair: Any = batch if isinstance(batch, list | tuple) and len(batch) == 2 else (None, None)
+        x, y = pair
         pictures = isinstance(x, Tensor) and x.dim() == 4 and isinstance(y, Tensor) and isinstance(outputs, Tensor)
         classes = getattr(task, "classes", None)
         if not (self.writers and pictures and classes and outputs.shape == (len(y), len(classes))):

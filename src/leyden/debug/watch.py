@@ -58,7 +58,9 @@ class Gradients(Callback):
     def on_train_batch_end(self, trainer: Trainer, task: LightningModule, *_: Any) -> None:
         if not self.rows:
             return
-        step, norms, values = trainer.global_step, {}, {}
+        step = trainer.global_step
+        norms: dict[str, float] = {}
+        values: dict[str, float] = {}
         for name, (weight, before, norm, zeros) in self.rows.items():
             norms[name], ratio = float(norm), (whole(weight) - before).norm() / before.norm().clamp(min=1e-30)
             numbers = {"norm": norm, "zeros": zeros, "update_ratio": ratio}
@@ -144,7 +146,8 @@ class Memory(Callback):
                 values = {f"memory/{stage}_{name}": mib for name, mib in self.found.items()}
                 logger.log_metrics(values, trainer.global_step)
 
-    on_validation_epoch_end = on_test_epoch_end = measure
+    on_validation_epoch_end: Any = measure
+    on_test_epoch_end: Any = measure
 
     def on_train_epoch_end(self, trainer: Trainer, task: LightningModule) -> None:
         self.measure(trainer, task)

@@ -41,6 +41,7 @@ def build(name: str, folder: Path) -> Path:
 
     One process of several builds it, and moves it there when it is whole. Raises the compiler's first complaint.
     """
+    cuda_home = f"/usr/local/cuda-{torch.version.cuda}"  # unless another one is named
     cuda = torch.version.cuda and (torch.cuda.is_available() or "TORCH_CUDA_ARCH_LIST" in os.environ)
     files = [folder / f"{name}.cpp", folder / f"{name}.cu"]
     files = [file for file in files if file.exists() and (cuda or file.suffix == ".cpp")]
@@ -57,20 +58,16 @@ def build(name: str, folder: Path) -> Path:
             log.info("building the kernel of %s, once for this machine", name)
             options = {"name": name, "sources": list(map(str, files)), "build_directory": work, "extra_cflags": flags()}
             line = [sys.executable, "-c", BUILD, json.dumps(options | {"is_python_module": False})]
-            done = subprocess.run(line, env=environment(), capture_output=True, text=True, timeout=600)
+            path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])  # pip's ninja
+            env = {"CUDA_HOME": cuda_home} if os.path.isdir(cuda_home) else {}
+            env |= os.environ | {"PATH": path}
+            done = subprocess.run(line, env=env, capture_output=True, text=True, timeout=600)
             if done.returncode:
                 said = done.stdout + done.stderr
                 complaint = re.search(r"^.*(\berror:|No space left|not found|No such file).*$", said, re.M)
                 raise RuntimeError(complaint[0] if complaint else said.strip().splitlines()[-1])
             (Path(work) / f"{name}.so").replace(library)
     return library
-
-
-def environment() -> dict[str, str]:
-    """With the ninja that is beside this Python, and the CUDA of torch's version, where they are."""
-    cuda = f"/usr/local/cuda-{torch.version.cuda}"
-    path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])
-    return ({"CUDA_HOME": cuda} if os.path.isdir(cuda) else {}) | os.environ | {"PATH": path}
 
 
 def flags() -> list[str]:

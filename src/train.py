@@ -37,8 +37,8 @@ def train(cfg: DictConfig) -> float | None:
         after.push(partial(loggers.close, trainer))
         with failures.explained(trainer, task):
             trainer.fit(task, datamodule=datamodule, ckpt_path=last, weights_only=True)
-        if "shapes" in (cfg.get("callbacks") or {}):
-            return None  # debug=shapes has shown the layers, and trains nothing
+        if any(getattr(callback, "trains_nothing", False) for callback in chosen):
+            return None  # it has shown what it was chosen for, and ended the fit
         if not trainer.global_step:
             raise UserError("Nothing was trained; see trainer.max_epochs, max_steps, max_time and limit_train_batches.")
         if last and trainer.global_step == entry["step"]:  # nothing was left to train

@@ -63,7 +63,6 @@ PRIVATE = {
     "_dump_snapshot",
 }  # torch
 PRIVATE |= {"_target_", "_replace", "_make_sbatch_string", "_equivalence_dict"}  # of OmegaConf, namedtuples, submitit
-PRIVATE |= {"_combined_loader", "_TunerExitException"}  # of Lightning still, in leyden.debug
 LIGHT = ("lab/models", "leyden/launch", "leyden/report")  # folders that load no Lightning; of these launch no torch
 
 

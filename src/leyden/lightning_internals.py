@@ -16,11 +16,12 @@ from lightning.pytorch.trainer.connectors.logger_connector import _LoggerConnect
 from lightning.pytorch.trainer.connectors.logger_connector.result import _Metadata, _ResultMetric, _Sync
 from lightning.pytorch.trainer.states import RunningStage
 from lightning.pytorch.utilities.data import _get_dataloader_init_args_and_kwargs
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.utilities.exceptions import MisconfigurationException, _TunerExitException
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 
 from leyden import UserError
 
+EndFit = _TunerExitException  # raised in a hook, it ends a fit as its end does
 LOGGED_AS = [field.name for field in dataclasses.fields(_Metadata) if field.name not in ("reduce_fx", "_sync")]
 
 

@@ -1,6 +1,5 @@
 """Squared ReLU, max(x, 0)^2 (So et al. 2021, arXiv:2109.08668), as an operator with kernels of its own."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from leyden.ops import kernels
-
-torch.library.define("leyden::squared_relu", "(Tensor x) -> Tensor", tags=torch.Tag.pt2_compliant_tag)
-torch.library.define(
-    "leyden::squared_relu_backward", "(Tensor grad, Tensor x) -> Tensor", tags=torch.Tag.pt2_compliant_tag
-)
-squared_relu, squared_relu_backward = torch.ops.leyden.squared_relu, torch.ops.leyden.squared_relu_backward
 
 
 class SquaredReLU(nn.Module):
@@ -37,26 +30,18 @@ def reference(x: Tensor) -> Tensor:
     return torch.relu(x).square()
 
 
-# What runs where no kernel is loaded for the device: the reference, and its derivative.
-@torch.library.impl("leyden::squared_relu", "default")
-def _(x: Tensor) -> Tensor:
+# The operator and its derivative where no kernel is loaded for the device.
+@torch.library.custom_op("leyden::squared_relu", mutates_args=())
+def operator(x: Tensor) -> Tensor:
     return torch.square(torch.relu(x), out=torch.empty_like(x))
 
 
-@torch.library.impl("leyden::squared_relu_backward", "default")
-def _(grad: Tensor, x: Tensor) -> Tensor:
+@torch.library.custom_op("leyden::squared_relu_backward", mutates_args=())
+def derivative(grad: Tensor, x: Tensor) -> Tensor:
     return torch.mul(grad, x + x, out=torch.empty_like(x)).masked_fill_(x <= 0, 0)
 
 
-# Shapes, types and strides of the results, for torch.compile and torch.export.
-@torch.library.register_fake("leyden::squared_relu")
-def _(x: Tensor) -> Tensor:
-    return torch.empty_like(x)
-
-
-@torch.library.register_fake("leyden::squared_relu_backward")
-def _(grad: Tensor, x: Tensor) -> Tensor:
-    return torch.empty_like(x)
+squared_relu, squared_relu_backward = torch.ops.leyden.squared_relu, torch.ops.leyden.squared_relu_backward
 
 
 # Derivatives. The backward operator has one of its own, for gradients of gradients.
@@ -73,15 +58,19 @@ def second(ctx: Any, change: Tensor) -> tuple[Tensor, Tensor]:
     return squared_relu_backward(change, x), (2 * change * grad).masked_fill(x <= 0, 0)
 
 
-torch.library.register_autograd("leyden::squared_relu", first, setup_context=keep)
-torch.library.register_autograd("leyden::squared_relu_backward", second, setup_context=keep)
+operator.register_autograd(first, setup_context=keep)
+derivative.register_autograd(second, setup_context=keep)
+
+# Shapes, types and strides of the results, for torch.compile and torch.export.
+operator.register_fake(torch.empty_like)
+derivative.register_fake(lambda grad, x: torch.empty_like(x))
 
 # Under autocast in float32, as torch's own powers on a GPU: a square leaves the range of fp16 at 256.
 for device in ("cpu", "cuda"):
-    torch.library.register_autocast("leyden::squared_relu", device, torch.float32)
+    operator.register_autocast(device, torch.float32)
 
 
-def onnx_table() -> dict[Callable, Callable]:
+def onnx_table() -> dict[Any, Any]:
     """`custom_translation_table` for torch.onnx.export, where a graph holds the operator itself; needs onnxscript."""
     from onnxscript import opset18 as op
 

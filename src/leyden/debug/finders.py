@@ -1,130 +1,97 @@
 """Before training: a learning rate from the loss over growing rates, and the largest batch that fits."""
 
-import io
 import logging
-from contextlib import redirect_stderr
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from lightning import LightningModule, Trainer
-from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder
+from lightning.pytorch.callbacks import BatchSizeFinder, Callback, LearningRateFinder
+from matplotlib.figure import Figure
 
 from leyden import UserError
 
 log = logging.getLogger(__name__)
 
 
-class Rate(LearningRateFinder):
-    """Trains some steps at rates that grow, draws the loss, suggests a rate, and begins anew.
+@contextmanager
+def trial(trainer: Trainer) -> Iterator[None]:
+    """Steps that no callback takes for the run, and that no end of epochs cuts short."""
+    callbacks, epochs = trainer.callbacks, trainer.max_epochs
+    trainer.callbacks, trainer.fit_loop.max_epochs = [], -1
+    try:
+        yield
+    finally:
+        trainer.callbacks, trainer.fit_loop.max_epochs = callbacks, epochs
 
-    Args:
-        directory: where `lr_finder.png` goes
-        use: train with the suggestion, whatever the schedule makes of it
-        options: of Lightning's LearningRateFinder
+
+class Rate(Callback):
+    """Suggests a rate from some steps at rates that grow, and begins anew; `use`: trains with it.
+
+    Its options are Lightning's; `lr_finder.png` goes into `directory`.
     """
 
     def __init__(self, directory: str, use: bool = False, **options: Any):
-        super().__init__(**options, update_attr=False)
-        self.directory, self.use, self.resumed = Path(directory), use, False
-
-    def on_load_checkpoint(self, trainer: Trainer, task: LightningModule, checkpoint: dict[str, Any]) -> None:
-        self.resumed = True
+        self.directory, self.use, self.finder = Path(directory), use, LearningRateFinder(**options, update_attr=False)
 
     def on_fit_start(self, trainer: Trainer, task: LightningModule) -> None:
-        from matplotlib import pyplot
-
-        if self.resumed:  # the rate is in the optimizer's state
+        if trainer.ckpt_path:  # a run that goes on has its rate in the optimizer's state
             return
-        if len(trainer.optimizers) != 1:
-            raise UserError(
-                f"callbacks=[lr_finder] needs one optimizer; {type(task).__name__} has {len(trainer.optimizers)}."
-            )
-        chosen, epochs, loop = trainer.callbacks, trainer.max_epochs, trainer.fit_loop
-        trainer.callbacks, loop.max_epochs = [], -1  # callbacks must not take this for the run
-        try:
-            with redirect_stderr(io.StringIO()):  # a bar, in files too
-                self.lr_find(trainer, task)
-        finally:
-            trainer.callbacks, loop.max_epochs = chosen, epochs
-        found = self.optimal_lr
-        rate = found.suggestion() if found and found.results.get("lr") else None
-        before = trainer.optimizers[0].defaults["lr"]
-        if trainer.is_global_zero and found and len(found.results["lr"]) > 1:
-            figure: Any = found.plot(suggest=rate is not None)
+        with trial(trainer):
+            self.finder.lr_find(trainer, task)
+        found = self.finder.optimal_lr
+        rate = found.suggestion() if found else None
+        if not found or not rate:
+            raise UserError("No rate is suggested; type a larger callbacks.lr_finder.num_training_steps.")
+        figure: Any = found.plot(suggest=True, ax=Figure().add_subplot())
+        if trainer.is_global_zero:
             figure.savefig(self.directory / "lr_finder.png")
-            pyplot.close(figure)
-        if not rate:
-            log.warning("lr_finder: no suggestion; raise callbacks.lr_finder.num_training_steps.")
-            return
-        log.info(
-            "lr_finder: the loss falls fastest at %.2e (lr_finder.png); %s.", rate,
-            f"used in place of {before:.2e}" if self.use else f"type optimizer.lr={rate:.2e}, now it is {before:.2e}",
-        )  # fmt: skip
-        if self.use:
-            multiply(trainer, rate / before)
+        (optimizer,) = trainer.optimizers
+        before = optimizer.defaults["lr"]
+        what = f"used in place of {before:.2e}" if self.use else f"type optimizer.lr={rate:.2e}, now it is {before:.2e}"
+        log.info("lr_finder: the loss falls fastest at %.2e (lr_finder.png); %s.", rate, what)
+        if self.use:  # in the optimizer, and in what its schedule begins with
+            ratio, rates = rate / before, ("lr", "initial_lr", "max_lr", "min_lr")
+            for group in optimizer.param_groups:
+                group |= {key: group[key] * ratio for key in rates if key in group}
+            for scheduler in (config.scheduler for config in trainer.lr_scheduler_configs):
+                if hasattr(scheduler, "base_lrs"):
+                    scheduler.base_lrs = [rate * ratio for rate in scheduler.base_lrs]
 
 
-def multiply(trainer: Trainer, ratio: float) -> None:
-    """Let the optimizer and its schedules work at another rate."""
-    for optimizer in trainer.optimizers:
-        optimizer.defaults["lr"] *= ratio
-        for group in optimizer.param_groups:
-            group |= {key: group[key] * ratio for key in ("lr", "initial_lr", "max_lr", "min_lr") if key in group}
-    for config in trainer.lr_scheduler_configs:
-        if hasattr(config.scheduler, "base_lrs"):
-            config.scheduler.base_lrs = [rate * ratio for rate in config.scheduler.base_lrs]
+class Size(Callback):
+    """Suggests the largest batch that memory, the data and `max_val` allow, by doubling it, and begins anew.
 
-
-class Size(BatchSizeFinder):
-    """Doubles the batch until memory, the data or `max_val` is at its end, and begins anew.
-
-    Args:
-        use: train with the size that was found, which a run that goes on keeps
-        options: of Lightning's BatchSizeFinder
+    Its options are Lightning's; `use`: trains with it, as does a run that goes on.
     """
 
     def __init__(self, use: bool = False, **options: Any):
-        super().__init__(**options)
-        self.use, self.resumed = use, False
+        self.use, self.finder = use, BatchSizeFinder(**options)
         self.size: int | None = None  # in use
 
-    def setup(self, trainer: Trainer, task: LightningModule, stage: str | None = None) -> None:
-        if stage == "fit":
-            super().setup(trainer, task, stage)
-
     def on_load_checkpoint(self, trainer: Trainer, task: LightningModule, checkpoint: dict[str, Any]) -> None:
-        self.resumed, self.size = True, checkpoint["callbacks"].get(self.state_key, {}).get("size")
-        if self.size:
-            trainer.datamodule.batch_size = self.size
+        self.size = checkpoint["callbacks"].get(self.state_key, {}).get("size")
+        trainer.datamodule.batch_size = self.size or trainer.datamodule.batch_size
 
     def state_dict(self) -> dict[str, Any]:
         return {"size": self.size}
 
     def on_fit_start(self, trainer: Trainer, task: LightningModule) -> None:
-        if self.resumed:
+        if trainer.ckpt_path:
             return
-        data = trainer.datamodule
-        before, chosen, trainer.callbacks = data.batch_size, trainer.callbacks, []
-        try:
-            data.batch_size = self._init_val
-            self.scale_batch_size(trainer, task)
-        finally:
-            trainer.callbacks = chosen
-        found = self.optimal_batch_size or before
-        data.batch_size = found if self.use else before
+        data, before = trainer.datamodule, trainer.datamodule.batch_size
+        data.batch_size = self.finder.optimal_batch_size  # the first one that is tried
+        with trial(trainer):
+            self.finder.setup(trainer, task, "fit")
+            self.finder.scale_batch_size(trainer, task)
+        found = self.finder.optimal_batch_size
         self.size = found if self.use else None
-        log.info(
-            "batch_size_finder: %d samples fit; %s.", found,
-            f"used in place of {before}" if self.use else f"type data.batch_size={found}, now it is {before}",
-        )  # fmt: skip
-        loop = trainer.fit_loop
-        loop._combined_loader = loop.epoch_loop.val_loop._combined_loader = None
-        loop.setup_data()
+        data.batch_size = self.size or before
+        what = f"used in place of {before}" if self.use else f"type data.batch_size={found}, now it is {before}"
+        log.info("batch_size_finder: %d samples fit; %s.", found, what)
+        every, trainer.reload_dataloaders_every_n_epochs = trainer.reload_dataloaders_every_n_epochs, -1  # at once
+        trainer.fit_loop.setup_data()
+        trainer.fit_loop.epoch_loop.val_loop.setup_data()
+        trainer.reload_dataloaders_every_n_epochs = every
         trainer.strategy.setup_optimizers(trainer)  # whose schedule counts the steps
-
-    def nothing(self, *_: Any) -> None:
-        """It works before training alone."""
-
-    on_validation_start: Any = nothing
-    on_test_start: Any = nothing
-    on_predict_start: Any = nothing

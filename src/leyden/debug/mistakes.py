@@ -1,135 +1,74 @@
 """What the test got wrong, for TensorBoard: the pictures that it got most wrong, and the confusion matrix."""
 
-import warnings
 from typing import Any
 
-import numpy as np
 import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
+from matplotlib import rc_context
+from matplotlib.figure import Figure
 from torch import Tensor
 from torch.nn.functional import cross_entropy
+from torchmetrics.utilities.plot import plot_confusion_matrix
+from torchvision.utils import make_grid
 
 from leyden.lightning_internals import gather
 
-COLUMNS, NAMED = 4, 40  # pictures in a row; classes of which the names still fit
+COUNT, COLUMNS = 16, 4  # pictures, and those in a row
 
 
 class Mistakes(Callback):
-    """Keeps, of the test's wrongly classified pictures, the `count` of the largest loss; nothing is kept of other data.
+    """Keeps, of the test's wrongly classified pictures, those of the largest loss; nothing is kept of other data.
 
     It knows a task that classifies by its `classes`, and its `details["confusion"]`, a matrix of counts.
     """
 
-    def __init__(self, count: int = 16):
-        self.count = count
-
     def on_test_start(self, trainer: Trainer, task: LightningModule) -> None:
         self.seen = 0
-        self.worst: list[Tensor] = []  # loss, number of the sample in this process, true and predicted class, picture
-        self.writers = [logger for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)]
+        self.worst: list[Any] = []  # minus the loss, number of the sample, true and predicted class, picture
+        self.writers = [logger.experiment for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)]
 
-    def on_test_batch_end(self, trainer: Trainer, task: LightningModule, outputs: Any, batch: Any, *_: Any) -> None:
-        if not (self.writers and classified(task, outputs, batch)):
+    def on_test_batch_end(self, trainer: Trainer, task: Any, outputs: Any, batch: Any, *_: Any) -> None:
+        pair: Any = batch if isinstance(batch, list | tuple) and len(batch) == 2 else (None, None)
+        x, y = pair
+        pictures = isinstance(x, Tensor) and x.dim() == 4 and isinstance(y, Tensor) and isinstance(outputs, Tensor)
+        classes = getattr(task, "classes", None)
+        if not (self.writers and pictures and classes and outputs.shape == (len(y), len(classes))):
             return
-        x, y = batch
-        loss, predicted = cross_entropy(outputs.float(), y, reduction="none"), outputs.argmax(1)
-        loss = torch.where(predicted == y, -1.0, loss.nan_to_num(torch.inf, posinf=torch.inf))
-        top = loss.topk(min(self.count, len(loss))).indices  # so that few pictures are copied
-        new = [loss[top], self.seen + top, y[top], predicted[top], x[top]]
-        both = [torch.cat(pair) for pair in zip(self.worst, new, strict=True)] if self.worst else new
-        keep = both[0].topk(min(self.count, len(both[0]))).indices
-        self.worst, self.seen = [part[keep] for part in both], self.seen + len(y)
+        loss, preds = cross_entropy(outputs.float(), y, reduction="none").nan_to_num(torch.inf), outputs.argmax(1)
+        top = loss.masked_fill(preds == y, -1).topk(min(COUNT, len(y))).indices
+        top = top[preds[top] != y[top]]
+        numbers = (self.seen + top) * trainer.world_size + trainer.global_rank  # in the whole test
+        new = zip(*(part.tolist() for part in (-loss[top], numbers, y[top], preds[top])), x[top].cpu(), strict=True)
+        self.worst = sorted([*self.worst, *new], key=lambda row: row[:2])[:COUNT]
+        self.seen += len(y)
 
     def on_test_end(self, trainer: Trainer, task: Any) -> None:
-        if not self.writers:
-            return
-        found = self.gathered(trainer)
-        if not trainer.is_global_zero:
-            return
-        names = getattr(trainer.datamodule, "name", None)
-        captions = [
-            [names("test", i) if callable(names) else f"sample {i}", *(task.classes[int(label)] for label in labels)]
-            for _, i, *labels, _ in found
-        ]
+        rows = sorted((row for part in gather(trainer, self.worst) for row in part), key=lambda row: row[:2])[:COUNT]
         details = getattr(task, "details", None)
-        counts = details.get("confusion") if isinstance(details, dict) else None
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Glyph")  # which the font does not have, and shows as a box
-            for writer in (logger.experiment for logger in self.writers):
-                if found:
-                    lines = ["| file | true | predicted | loss |", "|---|---|---|---|"]
-                    cells = [[*words, f"{row[0]:.2f}"] for words, row in zip(captions, found, strict=True)]
-                    lines += [
-                        " | ".join(["", *(cell.replace("|", "\\|") for cell in row), ""]).strip() for row in cells
-                    ]
-                    writer.add_text("test/most_wrong", "\n".join(lines), trainer.global_step)
-                    pictures = [shown(row[-1]) for row in found]
-                    writer.add_figure("test/most_wrong", tiles(pictures, captions), trainer.global_step)
-                if counts:
-                    figure = matrix(np.array(counts), task.classes)
+        counts = torch.tensor(details.get("confusion", []) if isinstance(details, dict) else [])
+        for writer in self.writers if trainer.is_global_zero else []:
+            with rc_context({"text.parse_math": False}):  # a pair of $ would be a formula
+                if rows:
+                    figure = pictures(rows, task.classes, getattr(trainer.datamodule, "name", None))
+                    writer.add_figure("test/most_wrong", figure, trainer.global_step)
+                if len(counts):
+                    figure = Figure((max(6, min(30, len(counts))),) * 2, layout="constrained")
+                    axes, few = figure.add_subplot(), len(counts) <= 40
+                    plot_confusion_matrix(counts, axes, add_text=few, labels=task.classes, cmap="Blues")
                     writer.add_figure("test/confusion", figure, trainer.global_step)
 
-    def gathered(self, trainer: Trainer) -> list[tuple[Any, ...]]:
-        """The worst of all processes, the worst first, with the number that a sample has in the whole test."""
-        rank, world = trainer.global_rank, trainer.world_size
-        parts = [part.detach().cpu() for part in self.worst]
-        mine = [(float(row[0]), int(row[1]) * world + rank, *row[2:]) for row in zip(*parts, strict=True)]
-        found = [row for rows in gather(trainer, mine) for row in rows if row[0] >= 0]
-        return sorted(found, key=lambda row: (-row[0], row[1]))[: self.count]
 
-
-def classified(task: Any, outputs: Any, batch: Any) -> bool:
-    """Whether these are pictures, their classes and the outputs for each of the task's classes."""
-    if not (isinstance(batch, list | tuple) and len(batch) == 2 and isinstance(outputs, Tensor) and outputs.dim() == 2):
-        return False
-    x, y = batch
-    pictures = isinstance(x, Tensor) and x.dim() == 4 and isinstance(y, Tensor) and y.shape == outputs.shape[:1]
-    return pictures and outputs.shape[1] == len(getattr(task, "classes", None) or ())
-
-
-def shown(x: Tensor) -> np.ndarray:
-    """A picture of C x H x W as H x W x 3 in 0..1; what is not in 0..1 is spread over it."""
-    x = x.float()
-    if x.min() < 0 or x.max() > 1:
-        x = (x - x.min()) / (x.max() - x.min()).clamp(min=1e-12)
-    x = x if len(x) == 3 else x.mean(0, keepdim=True).expand(3, -1, -1)
-    return x.permute(1, 2, 0).numpy()
-
-
-def tiles(pictures: list[np.ndarray], captions: list[list[str]]) -> Any:
-    """A figure of the pictures in rows, each with its file and its true and predicted class."""
-    from matplotlib.figure import Figure
-
-    rows = -(-len(pictures) // COLUMNS)
-    figure = Figure((2.2 * COLUMNS, 2.6 * rows), layout="constrained")
-    for number, (picture, (file, true, predicted)) in enumerate(zip(pictures, captions, strict=True), 1):
-        axes = figure.add_subplot(rows, COLUMNS, number)
-        axes.imshow(picture, interpolation="nearest")
-        words = f"{file[-24:]}\ntrue: {true[:20]}\npredicted: {predicted[:20]}".replace("$", r"\$")
-        axes.set_title(words, fontsize=7)
+def pictures(rows: list[tuple[Any, ...]], classes: list[str], file: Any) -> Figure:
+    """Each with its file and its true and predicted class."""
+    height = -(-len(rows) // COLUMNS)
+    figure = Figure((2.4 * COLUMNS, 2.8 * height), layout="constrained")
+    for place, (_, number, true, predicted, x) in enumerate(rows, 1):
+        axes = figure.add_subplot(height, COLUMNS, place)
+        x = x.float() if len(x) == 3 else x.float().mean(0, keepdim=True)
+        axes.imshow(make_grid(x, normalize=True).permute(1, 2, 0))
+        name = file("test", number) if callable(file) else f"sample {number}"
+        axes.set_title(f"{name}\ntrue: {classes[true]}\npredicted: {classes[predicted]}", fontsize=6)
         axes.set_axis_off()
-    return figure
-
-
-def matrix(counts: np.ndarray, names: list[str]) -> Any:
-    """A figure of counts of true classes (rows) and predicted ones (columns), darker by their share of the row."""
-    from matplotlib.figure import Figure
-
-    named = len(names) <= NAMED
-    side = 2 + 0.3 * len(names) if named else 8
-    figure = Figure((side, side), layout="constrained")
-    axes = figure.add_subplot()
-    axes.imshow(counts / counts.sum(1, keepdims=True).clip(1), cmap="Blues", vmin=0, vmax=1)
-    axes.set(xlabel="predicted", ylabel="true")
-    if named:
-        labels = [name[:20].replace("$", r"\$") for name in names]
-        axes.set_xticks(range(len(names)), labels, rotation=90, fontsize=7)
-        axes.set_yticks(range(len(names)), labels, fontsize=7)
-        for row, column in np.argwhere(counts):
-            dark = counts[row, column] > counts[row].sum() / 2
-            axes.text(
-                column, row, counts[row, column], ha="center", va="center", fontsize=6, color="w" if dark else "k"
-            )
     return figure

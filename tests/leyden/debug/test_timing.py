@@ -11,10 +11,9 @@ from leyden import UserError
 from leyden.debug import timing
 from leyden.run import build, process
 
-CPU = torch.device("cpu")
 QUIET = {
     "accelerator": "cpu", "logger": False, "enable_checkpointing": False, "enable_progress_bar": False,
-    "enable_model_summary": False, "num_sanity_val_steps": 0,
+    "enable_model_summary": False, "num_sanity_val_steps": 0, "limit_val_batches": 0, "max_epochs": 100,
 }  # fmt: skip
 
 
@@ -22,8 +21,9 @@ class Bare(Callback):
     """Trains one epoch by the bare loop, in the Trainer's place."""
 
     def on_train_start(self, trainer, task):
-        ready = (trainer.strategy.batch_to_device(raw, dataloader_idx=0) for raw in trainer.train_dataloader)
-        timing.train(trainer, task, ready)
+        step = timing.bare_step(trainer, task)
+        for raw in trainer.train_dataloader:
+            step(trainer.strategy.batch_to_device(raw, dataloader_idx=0))
         trainer.should_stop = True
 
 
@@ -54,28 +54,6 @@ def test_the_bare_loop_ends_with_the_weights_of_the_trainer(configure, keys):
     assert not all(torch.equal(start[name], ends[1][name]) for name in start)
 
 
-def test_a_measurement_is_of_whole_epochs_after_a_short_warm_up():
-    epochs = []
-
-    def body(batches):
-        epochs.append(list(batches))
-        return len(epochs[-1])
-
-    assert timing.per_step(body, lambda: iter(range(4)), 9, CPU) > 0
-    assert epochs == [[0, 1, 2], *[[0, 1, 2, 3]] * 3]
-
-
-def test_shares_are_of_a_trainer_s_step_and_the_ratio_is_of_rounds():
-    one = {"bare": 1.0, "trainer": 2.0, "plain": 1.5, "loader": 0.2, "compute": 1.0}
-    found = timing.summary([one, one | {"bare": 4.0}, one], samples=8)
-    assert found["ratio"] == 0.5
-    assert found["shares"] == {"compute": 0.5, "loading": 0.1, "loop": 0.15, "logging": 0.25}
-    assert found["us_per_step"]["bare"] == {"median": 1e6, "min": 1e6, "max": 4e6}
-    assert found["samples_per_second"]["trainer"] == 4
-    assert timing.summary([one], samples=None, workers=2)["shares"]["loading"] == 0
-    assert timing.table("train", found).splitlines()[-1] == "Trainer/bare 0.50"
-
-
 class Foreign(LightningModule):
     """A task of another kind: batches are dicts, and the step logs."""
 
@@ -92,9 +70,6 @@ class Foreign(LightningModule):
         self.manual_backward(loss)
         self.optimizers().step()
 
-    def validation_step(self, batch, batch_idx):
-        self.log("val/loss", self.layer(batch["x"]).square().mean())
-
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), 0.1)
 
@@ -108,24 +83,18 @@ class Dicts(LightningDataModule):
         loader = DataLoader([{"x": torch.ones(2)}] * 7, batch_size=2)
         return {"one": loader, "two": loader} if self.several else loader
 
-    val_dataloader = train_dataloader
-
 
 @pytest.mark.parametrize("manual", [False, True])
 def test_a_task_of_another_kind_is_measured_through_its_own_steps(manual):
-    task, watch = Foreign(manual), timing.Stopwatch("plain", 6, alone=True)
-    trainer = Trainer(max_epochs=100, check_val_every_n_epoch=101, callbacks=[watch], **QUIET)
-    trainer.fit(task, datamodule=Dicts())
-    assert trainer.current_epoch == 3  # one that warms up, and two of four batches
-    trainer.validate(task, datamodule=Dicts(), verbose=False)
-    for split in ("train", "val"):
-        assert set(watch.found[split]) == {"bare", "loader", "compute", "plain"}
-        assert all(seconds > 0 for seconds in watch.found[split].values())
-    assert watch.done == {"train": 8, "val": 4}
-    assert "train/loss" in trainer.callback_metrics or "val/loss" in trainer.callback_metrics
+    watch = timing.Stopwatch(rounds=2, steps=6)
+    trainer = Trainer(callbacks=[watch], **QUIET)
+    trainer.fit(Foreign(manual), datamodule=Dicts())
+    assert trainer.current_epoch == 6  # two of four batches for each of three rounds
+    assert [set(seconds) for seconds in watch.seconds] == [{*timing.ALONE, "Trainer"}] * 3
+    assert all(value > 0 for seconds in watch.seconds for value in seconds.values())
+    assert "train/loss" in trainer.callback_metrics
 
 
 def test_several_loaders_are_refused():
-    trainer = Trainer(max_epochs=2, limit_val_batches=0, callbacks=[timing.Stopwatch("plain", 2, alone=True)], **QUIET)
     with pytest.raises(UserError, match="one loader"):
-        trainer.fit(Foreign(False), datamodule=Dicts(several=True))
+        Trainer(callbacks=[timing.Stopwatch(1, 2)], **QUIET).fit(Foreign(False), datamodule=Dicts(several=True))

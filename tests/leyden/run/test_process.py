@@ -12,7 +12,7 @@ import torch
 from torch.backends import cudnn
 
 from leyden import UserError
-from leyden.debug.memory import resident
+from leyden.debug.watch import resident
 from leyden.run import process
 
 

@@ -1,5 +1,6 @@
-"""Numbers that are none, planted, and the layer that is named."""
+"""The table of layers, and numbers that are none, planted, and the layer that is named."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from torch import nn
 from lab.models.mlp import MLP
 from lab.tasks.classification import Classification
 from leyden import UserError
-from leyden.resume import checkpoints
+from leyden.debug import layers
 from leyden.resume.stopping import Guard
 from leyden.run.run import Run
 
@@ -42,9 +43,8 @@ def test_a_log_of_zero_is_named_and_its_batch_kept(train, configure, plant, keys
     plant(lambda x: torch.log(torch.relu(x)))
     said = refused(train, *keys)
     assert said.startswith(
-        "Step 1 (epoch 1): the first layer whose output is not finite is model.body.7 (Function, inp"
+        "The first layer whose output is not finite is model.body.7, Function of 16 x 128; its weights"
     )
-    assert "input 16 x 128); its input is finite" in said
     run = Path(configure().run_dir)
     kept = torch.load(run / "bad_batch.pt", weights_only=True)
     assert kept["batch"][0].shape == (16, 1, 8, 8) and kept["step"] == 0
@@ -53,8 +53,7 @@ def test_a_log_of_zero_is_named_and_its_batch_kept(train, configure, plant, keys
 
 def test_what_arises_between_two_layers_is_not_blamed_on_one(train, monkeypatch):
     monkeypatch.setattr(MLP, "forward", lambda self, x: self.head((self.body(x) - 10).log()))
-    said = refused(train)
-    assert "model.head (Linear, input 16 x 128); its input is not finite either" in said
+    assert "is model.head, Linear of 16 x 128; nor are its input" in refused(train)
 
 
 def test_anomaly_mode_names_the_operator_of_a_gradient(train, monkeypatch):
@@ -63,26 +62,20 @@ def test_anomaly_mode_names_the_operator_of_a_gradient(train, monkeypatch):
         train("debug=anomaly")
 
 
-def test_a_root_of_zero_has_no_gradient(train, plant):
+def test_weights_that_a_root_of_zero_has_spoilt_are_named(train, plant):
     plant(lambda x: torch.sqrt(x * 0))
-    said = refused(train)
-    assert "the loss is finite, but" in said and "gradients of model.body.1.weight, model.body.1.bias" in said
+    assert "is model.body.1, Linear of 16 x 64; nor are its weights" in refused(train)
 
 
-@pytest.mark.parametrize(
-    ("waits", "words"), [(False, "look at how the loss is computed"), (True, "the loss is nan, al")]
-)
-def test_the_loss_itself(train, configure, monkeypatch, waits, words):
-    """On a CPU the guard sees it first; elsewhere this callback does."""
+def test_of_a_loss_that_is_not_finite_the_batch_is_kept(train, configure, monkeypatch):
     step = Classification.step
 
-    def logs(self, batch):
+    def spoilt(self, batch):
         loss, outputs, y = step(self, batch)
         return loss * torch.nan, outputs, y
 
-    monkeypatch.setattr(Classification, "step", logs)
-    monkeypatch.setattr(Guard, "waits", staticmethod(lambda loss: waits))
-    assert words in refused(train)
+    monkeypatch.setattr(Classification, "step", spoilt)
+    assert "look at how the loss is computed" in refused(train)
     assert (Path(configure().run_dir) / "bad_batch.pt").exists()
 
 
@@ -94,18 +87,7 @@ def test_a_batch_that_is_not_finite(train, monkeypatch):
         return step(self, batch, batch_idx)
 
     monkeypatch.setattr(Classification, "training_step", training_step)
-    assert "the batch itself has values that are not finite" in refused(train)
-
-
-def test_weights_that_are_no_numbers(train, monkeypatch):
-    build = MLP.__init__
-
-    def init(self, *arguments, **keywords):
-        build(self, *arguments, **keywords)
-        self.head.weight.data[0, 0] = torch.nan
-
-    monkeypatch.setattr(MLP, "__init__", init)
-    assert "model.head (Linear, input 16 x 128); its weights are not finite" in refused(train)
+    assert "nor are its input and the batch" in refused(train)
 
 
 def test_where_the_host_does_not_wait_it_does_with_this_callback(train, plant, monkeypatch):
@@ -115,10 +97,38 @@ def test_where_the_host_does_not_wait_it_does_with_this_callback(train, plant, m
 
 
 def test_a_run_without_fault_is_the_same(train):
-    found = [
-        checkpoints.sha256(
-            checkpoints.read(train(*keys, folder=f"f{len(keys)}") / "checkpoints/last.ckpt")["state_dict"]
-        )
-        for keys in ([], [ON])
-    ]
-    assert found[0] == found[1]
+    runs = [train(*keys, "trainer.max_epochs=1", folder=f"f{len(keys)}") for keys in ([], [ON])]
+    assert len({Run(run).metrics["weights_sha256"] for run in runs}) == 1
+
+
+# the table of layers
+
+
+@pytest.mark.parametrize("model", ["mlp", "resnet", "vit"])
+def test_the_table_of_layers(train, model):
+    run = train("debug=shapes", f"model={model}")
+    text = (run / "train.log").read_text()
+    record = Run(run).record
+    assert record["status"] == "finished" and "epoch 1" not in text and not (run / "metrics.json").exists()
+    total = re.search(r"^ *sum .* (\d+) +(\d+) +[\d.]+$", text, re.M)
+    assert int(total[1]) == record["parameters"] and int(total[2]) > 0
+
+
+def test_the_numbers_of_a_linear_layer(train):
+    text = (train("debug=shapes", "model.hidden=[32]") / "train.log").read_text()
+    assert re.search(rf"^ *model.head +Linear +16 x 32 +16 x 10 +330 +{2 * 16 * 32 * 10} +[\d.]+$", text, re.M)
+
+
+def test_sequences(configure):
+    from train import train
+
+    cfg = configure("debug=shapes", "data=ink", "model=rnn", "data.batch_size=8")
+    train(cfg)
+    text = (Path(cfg.run_dir) / "train.log").read_text()
+    assert re.search(r"^ *model\.\S+ +GRU +8 x ", text, re.M), text
+
+
+def test_sizes_of_nested_containers():
+    one, two = torch.zeros(2, 3), torch.zeros(4)
+    assert layers.sizes([{"x": one}, (two, 5)]) == "2 x 3, 4"
+    assert layers.sizes(3) == "-" and layers.sizes(torch.tensor(1)) == "1"

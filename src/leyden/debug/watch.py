@@ -1,0 +1,173 @@
+"""Callbacks that watch a training: its gradients, its memory, and whether it learns one batch by heart."""
+
+import logging
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers import TensorBoardLogger
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+
+log = logging.getLogger(__name__)
+SMALL = 1e-4  # a gradient vanishes below this norm and this share of the largest one
+LARGE = 100.0  # it explodes above this norm, and above so many times the smallest one
+AGAIN = 3  # measurements in a row for what may pass: zeros behind a layer that starts at zero
+MIB = 2**20
+EPOCHS = 5  # of growth in a row, by over 1 MiB each, that are no accident
+
+
+class Gradients(Callback):
+    """Logs, of each matrix and kernel, the gradient's norm and share of zeros, and the step's size over the weight's.
+
+    They are taken after unscaling, after all batches of an accumulation and all ranks are in, and before clipping.
+    What vanishes or explodes is named once.
+
+    Args:
+        every_n_steps: optimizer steps between measurements, besides that of the first step
+        histograms_every: measurements between histograms; 0: none
+    """
+
+    def __init__(self, every_n_steps: int = 50, histograms_every: int = 10):
+        self.every_n_steps, self.histograms_every = every_n_steps, histograms_every
+        self.rows: dict[str, tuple[Tensor, ...]] = {}  # weight, its value before, norm and zeros of the gradient
+        self.small: dict[str, int] = {}  # measurements in a row in which a gradient was small
+        self.named: set[str] = set()
+
+    def on_before_optimizer_step(self, trainer: Trainer, task: LightningModule, optimizer: Optimizer) -> None:
+        measured, left = divmod(trainer.global_step + 1, self.every_n_steps)
+        if left and trainer.global_step > 0:
+            return
+        scaler, scale = getattr(trainer.precision_plugin, "scaler", None), 1.0
+        if scaler and getattr(optimizer, "_step_supports_amp_scaling", False):
+            scale = scaler.get_scale()  # a fused optimizer divides by it itself, later
+        boards = [logger.experiment for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)]
+        for name, weight in task.named_parameters():
+            if weight.grad is not None and weight.dim() > 1:
+                grad = whole(weight.grad) / scale
+                self.rows[name] = weight, whole(weight).clone(), grad.norm(), (grad == 0).float().mean()
+                if self.histograms_every and measured % self.histograms_every == 0 and grad.isfinite().all():
+                    for board in boards:
+                        board.add_histogram(f"gradients/{name}", grad.cpu(), trainer.global_step + 1)
+
+    def on_train_batch_end(self, trainer: Trainer, task: LightningModule, *_: Any) -> None:
+        if not self.rows:
+            return
+        step = trainer.global_step
+        norms: dict[str, float] = {}
+        values: dict[str, float] = {}
+        for name, (weight, before, norm, zeros) in self.rows.items():
+            norms[name], ratio = float(norm), (whole(weight) - before).norm() / before.norm().clamp(min=1e-30)
+            numbers = {"norm": norm, "zeros": zeros, "update_ratio": ratio}
+            values |= {f"gradients/{key}/{name}": float(number) for key, number in numbers.items()}
+        self.rows = {}
+        for logger in trainer.loggers:
+            logger.log_metrics(values, step)
+        least, most = min(norms.values()), max(norms.values())
+        log.info("gradients at step %d: norms from %.3g to %.3g", step, least, most)
+        small = [name for name, norm in norms.items() if norm < SMALL and norm <= SMALL * most]
+        self.small = {name: self.small.get(name, 0) + 1 for name in small}
+        sure = {name for name in small if self.small[name] >= AGAIN or (step == 1 and norms[name] > 0)}
+        large = {name for name, norm in norms.items() if not norm <= LARGE and not norm <= LARGE * least}
+        for what, found in ("vanish", sure), ("explode", large):
+            if new := [f"{name} ({norms[name]:.1e})" for name in norms if name in found - self.named]:
+                log.warning("Gradients %s in %s at step %d.", what, ", ".join(new), step)
+            self.named |= found
+
+
+def whole(tensor: Any) -> Tensor:
+    """A tensor with the parts that FSDP keeps on other ranks."""
+    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().to_dense().float()
+
+
+class Overfit(Callback):
+    """Compares the first loss of one batch, since this start, with the last; `share` of it is close enough to zero."""
+
+    def __init__(self, share: float = 0.05):
+        self.share = share
+        self.losses: list[Tensor] = []  # the first and the last
+        self.idle: list[str] = []  # parameters without a gradient in the last step
+
+    def on_before_backward(self, trainer: Trainer, task: LightningModule, loss: Tensor) -> None:
+        self.losses = [*self.losses[:1], loss.detach()]
+
+    def on_before_optimizer_step(self, trainer: Trainer, task: LightningModule, optimizer: Optimizer) -> None:
+        self.idle = [name for name, p in task.named_parameters() if p.grad is None or not p.grad.any()]
+
+    def on_train_end(self, trainer: Trainer, task: LightningModule) -> None:
+        first, last = float(self.losses[0]), float(self.losses[-1])
+        fell = f"the loss of one batch went from {first:.4g} to {last:.4g} in {trainer.global_step} steps"
+        cause = "a wrong optimizer.lr, too few steps, dropout or augmentation, or targets of other inputs"
+        if self.idle:
+            cause = f"{self.idle[0]} (of {len(self.idle)} parameters) has no gradient: frozen, detached or unused"
+        if last <= self.share * first:
+            log.info("overfit: passed, %s.", fell)
+        else:
+            log.warning("overfit: NOT passed, %s. The likeliest causes: %s.", fell, cause)
+
+
+class Memory(Callback):
+    """Logs, in MiB: what is resident on the host; of a GPU what is allocated, reserved, and the peak of the run so far.
+
+    Args:
+        directory: where a summary and a snapshot go when a GPU is out of memory
+        empty_cache: give back what the allocator of a GPU holds unused, after each epoch
+    """
+
+    def __init__(self, directory: str, empty_cache: bool = False):
+        self.directory, self.empty_cache = Path(directory), empty_cache
+        self.last, self.grown = math.inf, 0  # MiB after the last epoch, and epochs of growth in a row
+
+    def setup(self, trainer: Trainer, task: LightningModule, stage: str) -> None:
+        self.cuda = trainer.strategy.root_device.type == "cuda"
+        if self.cuda:
+            torch.cuda.memory._record_memory_history(max_entries=100_000)
+
+    def teardown(self, trainer: Trainer, task: LightningModule, stage: str) -> None:
+        if self.cuda:
+            torch.cuda.memory._record_memory_history(enabled=None)
+
+    def measure(self, trainer: Trainer, task: LightningModule) -> None:
+        """Log the numbers of now."""
+        self.found = {"resident": resident()}
+        if self.cuda:
+            self.found["allocated"] = torch.cuda.memory_allocated() / MIB
+            self.found["reserved"] = torch.cuda.memory_reserved() / MIB
+            self.found["peak"] = torch.cuda.max_memory_allocated() / MIB
+        if not trainer.sanity_checking:
+            stage = trainer.state.stage.dataloader_prefix
+            log.info("memory, %s: %s", stage, ", ".join(f"{name} {mib:.0f} MiB" for name, mib in self.found.items()))
+            for logger in trainer.loggers:
+                values = {f"memory/{stage}_{name}": mib for name, mib in self.found.items()}
+                logger.log_metrics(values, trainer.global_step)
+
+    on_validation_epoch_end: Any = measure
+    on_test_epoch_end: Any = measure
+
+    def on_train_epoch_end(self, trainer: Trainer, task: LightningModule) -> None:
+        self.measure(trainer, task)
+        held = self.found.get("allocated", self.found["resident"])
+        self.last, self.grown = held, self.grown + 1 if held > self.last + 1 else 0
+        if self.grown == EPOCHS:
+            what = "look for a list that keeps losses or outputs with their graphs, and append loss.detach()"
+            log.warning("Memory grew in each of the last %d epochs, to %.0f MiB; %s.", EPOCHS, held, what)
+        if self.cuda and self.empty_cache:
+            torch.cuda.empty_cache()
+
+    def on_exception(self, trainer: Trainer, task: LightningModule, exception: BaseException) -> None:
+        if isinstance(exception, torch.OutOfMemoryError):
+            rank = trainer.global_rank or ""
+            (self.directory / f"memory_summary{rank}.txt").write_text(torch.cuda.memory_summary())
+            torch.cuda.memory._dump_snapshot(str(self.directory / f"memory_snapshot{rank}.pickle"))
+            log.warning("memory_summary%s.txt and memory_snapshot%s.pickle say what was in memory.", rank, rank)
+
+
+def resident() -> float:
+    """MiB of this process in memory; nan where the system has no /proc."""
+    file = Path("/proc/self/statm")
+    return int(file.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / MIB if file.exists() else math.nan

@@ -36,7 +36,7 @@ def train(configure):
     def run(*keys: str, folder: str = "run") -> Path:
         from train import train
 
-        cfg = configure(*SMALL, "trainer.max_epochs=2", *keys, folder=folder)
+        cfg = configure(*SMALL, "logger=[]", "trainer.max_epochs=2", *keys, folder=folder)
         train(cfg)
         return Path(cfg.run_dir)
 

@@ -63,12 +63,11 @@ class Mistakes(Callback):
 def pictures(rows: list[tuple[Any, ...]], classes: list[str], file: Any) -> Figure:
     """Each with its file and its true and predicted class."""
     height = -(-len(rows) // COLUMNS)
-    figure = Figure((2.4 * COLUMNS, 2.8 * height), layout="constrained")
+    figure = Figure((2.4 * COLUMNS, 2.8 * height))
     for place, (_, number, true, predicted, x) in enumerate(rows, 1):
-        axes = figure.add_subplot(height, COLUMNS, place)
+        axes = figure.add_subplot(height, COLUMNS, place, xticks=[], yticks=[], frame_on=False)
         x = x.float() if len(x) == 3 else x.float().mean(0, keepdim=True)
         axes.imshow(make_grid(x, normalize=True).permute(1, 2, 0))
         name = file("test", number) if callable(file) else f"sample {number}"
         axes.set_title(f"{name}\ntrue: {classes[true]}\npredicted: {classes[predicted]}", fontsize=6)
-        axes.set_axis_off()
     return figure

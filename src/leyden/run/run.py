@@ -154,9 +154,10 @@ def alive(record: dict[str, Any]) -> bool:
         return False
     if record.get("host") == socket.gethostname():
         return record.get("pid_born") == process_start_time(record.get("pid"))
-    job = slurm_job()
-    if job and record.get("slurm") == job | {"restarts": job["restarts"] - 1}:  # requeued: its earlier start is over
-        return False
+    then, here = record.get("slurm"), slurm_job()
+    same = isinstance(then, dict) and here is not None and then.get("job") == here["job"]
+    if same and then["restarts"] < here["restarts"]:
+        return False  # requeued: its earlier start is over
     return time.time() - instant(record.get("heartbeat")) < STALE_S
 
 

@@ -132,8 +132,9 @@ def test_who_is_alive(tmp_path, monkeypatch):
     far = {"status": "running", "host": "elsewhere", "heartbeat": now(), "slurm": {"job": "7", "restarts": 0}}
     assert alive(far) and not alive(far | {"heartbeat": "2026-01-01T00:00:00+00:00"})
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")  # the job was requeued, so its first start is over
-    assert not alive(far)
+    for restarts, lives in (("", True), ("1", False), ("2", False)):  # a job that was requeued: its first start is over
+        monkeypatch.setenv("SLURM_RESTART_COUNT", restarts)
+        assert alive(far) is lives
 
 
 def test_the_status_of_a_hostile_record_is_known(tmp_path):

@@ -114,6 +114,7 @@ class Shifted(nn.Module):
         return logits.softmax(1) + 2e-4
 
 
+@pytest.mark.slow
 def test_a_graph_that_differs_is_not_written(trained, typed, tmp_path, monkeypatch):
     run, right = trained("cnn", *CNN), graph.Graph.__init__
 

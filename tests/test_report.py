@@ -121,6 +121,7 @@ def test_two_hundred_runs_without_torch_or_hydra(tmp_path):
     assert ast.literal_eval(ended.stdout.splitlines()[-1]) == [], ended.stderr
 
 
+@pytest.mark.slow
 def test_a_real_sweep_ends_in_a_table_and_a_picture(script, tmp_path):
     small = ["data=fake", "data.num_samples=200", "model=mlp", "trainer.max_epochs=2", "threads=1"]
     status, _, errors = script("train.py", "-m", "optimizer.lr=1e-3,1e-2", "seed=0,1", *small, f"log_dir='{tmp_path}'")

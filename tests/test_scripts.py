@@ -124,11 +124,9 @@ def test_a_clone_with_an_odd_name_works_from_elsewhere(tmp_path):
     clone = tmp_path / "mein Projekt, größer (2)"
     shutil.copytree(paths.PROJECT / "src", clone / "src")
     shutil.copytree(paths.PROJECT / "conf", clone / "conf")
-    for arguments in (["model=mlp"], ["-m", "seed=1", "trainer=ddp"]):
-        line = [sys.executable, str(clone / "src" / "train.py"), *arguments, "data=fake", *FAST]
-        trained = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path)
-        assert trained.returncode == 0, trained.stderr
-    assert len(list(clone.glob("logs/train/*/metrics.json"))) == 1
+    line = [sys.executable, str(clone / "src" / "train.py"), "-m", "seed=1", "trainer=ddp", "data=fake", *FAST]
+    trained = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path)
+    assert trained.returncode == 0, trained.stderr
     assert len(list(clone.glob("logs/sweep/*/*/metrics.json"))) == 1
     assert [path.name for path in tmp_path.iterdir()] == [clone.name]
     line = [sys.executable, str(clone / "src" / "eval.py"), "run=latest"]

@@ -271,6 +271,7 @@ def looks(monkeypatch):
     return seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cache", [False, True])
 def test_the_second_start_looks_at_nothing_and_finds_the_same(cache, data, tmp_path, monkeypatch):
     root, seen = fill(tmp_path / "root"), looks(monkeypatch)

@@ -53,7 +53,7 @@ def tasks(tmp_path: Path, arguments: list[str], **words: str) -> list[subprocess
     return [subprocess.CompletedProcess([], p.returncode, *s) for p, s in zip(started, said, strict=True)]
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_srun_makes_one_run_and_goes_on_with_it_when_requeued(tmp_path):
     for ran in tasks(tmp_path, ["trainer=ddp", "name=job"]):
         assert ran.returncode == 0, ran.stderr
@@ -87,6 +87,7 @@ def test_a_job_of_slurm_speaks_the_words_of_torchrun(monkeypatch):
         cluster.fit(OmegaConf.create({"devices": 4, "num_nodes": 5, "strategy": "ddp"}))
 
 
+@pytest.mark.slow
 def test_the_script_of_a_slurm_job(script, tmp_path):
     pytest.importorskip("submitit")
     sweep = ["-m", "seed=1,2", "hydra/launcher=slurm", "hydra.launcher.dry_run=true", "trainer=ddp", *FAST]

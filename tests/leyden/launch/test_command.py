@@ -113,6 +113,7 @@ def test_each_precision_trains(train, precision):
     assert (train(f"trainer.precision={precision}", "model=cnn", "model.channels=[8]") / "metrics.json").exists()
 
 
+@pytest.mark.slow
 def test_the_number_of_workers_changes_no_weight(train):
     runs_of = [train(f"data.num_workers={n}", "model.dropout=0.5", folder=str(n)) for n in (0, 2)]
     first, second = (json.loads((run / "metrics.json").read_text())["weights_sha256"] for run in runs_of)

@@ -217,6 +217,7 @@ def test_what_is_refused_changes_nothing(tmp_path):
 # whole sweeps
 
 
+@pytest.mark.slow
 def test_a_grid_goes_on_with_new_values(cli, tmp_path):
     assert cli("-m", "seed=0,1", *FAST)[0] == 0
     before = {path: path.stat().st_mtime_ns for path in only(tmp_path).glob("[01]/metrics.json")}
@@ -323,7 +324,7 @@ def test_two_processes_do_each_job_once_and_a_killed_one_goes_on_exactly(cli, sc
     assert weights(only(tmp_path))[1] == expected
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_jobs_at_a_time_divide_the_cores_and_survive_a_kill(typed, tmp_path):
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
     keys = [key for key in FAST if not key.startswith("threads")]
@@ -337,7 +338,7 @@ def test_jobs_at_a_time_divide_the_cores_and_survive_a_kill(typed, tmp_path):
     assert "signal 9" in found[1]["reason"]
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_a_search_prunes_runs_of_two_processes(command, tmp_path):
     swept = command(
         "train.py", "search=optuna", "trainer=ddp", *FAST, "hydra.sweeper.n_trials=3", "trainer.max_epochs=3", *HALVING
@@ -348,6 +349,7 @@ def test_a_search_prunes_runs_of_two_processes(command, tmp_path):
     assert "pruned" in {job["status"] for job in found.values()}
 
 
+@pytest.mark.slow
 def test_names_that_a_glob_finds(cli, tmp_path):
     status, said = cli("-m", "experiment=glob(digits*)", "debug=fast", "threads=1")
     assert status == 0 and "2 jobs: 2 finished" in said

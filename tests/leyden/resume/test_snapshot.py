@@ -139,6 +139,7 @@ def test_a_stop_anywhere_changes_nothing(broken, configure, case):
     come_to_the_same(broken, configure, keys, stops)
 
 
+@pytest.mark.slow
 def test_a_frozen_body_thaws_in_its_epoch(broken, configure):
     keys = [
         *SMALL,
@@ -150,11 +151,13 @@ def test_a_frozen_body_thaws_in_its_epoch(broken, configure):
     come_to_the_same(broken, configure, keys, [("on_train_batch_end", 4), ("on_train_batch_end", 9)])
 
 
+@pytest.mark.slow
 def test_early_stopping_that_has_fired_fires_again(broken, configure):
     keys = [*SMALL, "trainer.max_epochs=9", "callbacks=[early_stopping]", "callbacks.early_stopping.patience=1"]
     come_to_the_same(broken, configure, [*keys, "optimizer.lr=1e-30"], [("on_train_end", 1), ("on_test_start", 1)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("steps", "stops"),
     [
@@ -168,6 +171,7 @@ def test_the_last_of_max_steps(broken, configure, steps, stops):
     come_to_the_same(broken, configure, keys, [*stops, ("on_test_start", 1)])
 
 
+@pytest.mark.slow
 def test_a_run_at_its_end_has_the_averaged_weights(broken, configure):
     """No step is trained after the stop; the hash of the weights is still that of the average."""
     keys = [*SMALL, "trainer.max_epochs=1", "callbacks=[ema]", "callbacks.ema.decay=0.5"]
@@ -250,6 +254,7 @@ class Losses(Callback):
         task.log("train/by_callback", self.sum)
 
 
+@pytest.mark.slow
 def test_attributes_of_the_users_own_go_on(broken, configure, monkeypatch):
     """A mean over the epoch counts the batches before a stop, too."""
     watchers = build.watchers

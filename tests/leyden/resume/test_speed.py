@@ -39,6 +39,7 @@ def slow(monkeypatch):
     monkeypatch.setattr(Tensors, "__getitems__", loads)
 
 
+@pytest.mark.slow
 def test_a_slow_loader_is_named_once_with_its_key(train, slow):
     run = train("data.num_workers=0")
     (said,) = re.findall(r"(\d+)% of the time of training is waiting for data; raise data.num_workers \(now 0", (

@@ -25,6 +25,7 @@ def test_a_refusal_of_lightning_is_a_sentence(train):
         train("trainer.gradient_clip_algorithm=nonsense", "trainer.gradient_clip_val=1")
 
 
+@pytest.mark.slow
 def test_one_seed_one_set_of_weights(train):
     first, again, other = (
         Run(train(f"seed={seed}", "trainer.max_epochs=1", folder=str(i))).metrics["weights_sha256"]

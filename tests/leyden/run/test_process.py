@@ -74,6 +74,7 @@ def test_a_job_leaves_the_process_as_it_was(train, monkeypatch, end):
     assert len(kept) == 3 and [part() for part in kept] == [None, None, None]
 
 
+@pytest.mark.slow
 def test_what_an_earlier_job_left_is_freed_when_the_next_begins(train, monkeypatch):
     kept, fit = [], lightning.Trainer.fit
 

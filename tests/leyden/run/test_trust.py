@@ -178,6 +178,7 @@ def test_facts_name_no_target(configure):
         build.facts(cfg, data)
 
 
+@pytest.mark.slow
 def test_text_of_the_data_is_text(tmp_path, script):
     """In the stored config, predictions, loggers and what goes on from the run."""
     names = ["${oc.env:HOME}", "a\\${seed}", "${oc.create:{_target_:os.system}}"]
@@ -243,6 +244,7 @@ def test_what_is_not_trusted_is_not_imported(tmp_path, monkeypatch):
     assert not allowed("evil.Net") and not (tmp_path / "ran").exists()
 
 
+@pytest.mark.slow
 def test_a_run_cannot_say_what_is_trusted_nor_what_hydra_builds(trained, logs, typed):
     run = trained("sly", "data=fake", "data.num_samples=24", "data.shape=[1,8,8]", "model=mlp", "debug=fast")
     tree = OmegaConf.load(run / "config.yaml")

@@ -101,8 +101,10 @@ def check_same(cfg: DictConfig, datamodule: DataModule, before: dict[str, Any], 
     cut = {*before.get("cut_splits", ()), *notes["cut_splits"]}
     if not (cfg.get("resume") or (cut and split in {None, *cut})):
         return
-    if cfg.get("rerun") and cfg.data != configs.stored(Path(cfg.rerun)).data:  # as its user says
-        return
+    if cfg.get("rerun"):
+        now, stored = (OmegaConf.to_container(tree.data) for tree in (cfg, configs.stored(Path(cfg.rerun))))
+        if now != stored:  # as its user says
+            return
     sizes = [", ".join(f"{k} {v:,}" for k, v in p.get("split_sizes", {}).items()) for p in (notes, before)]
     counts = f"(samples now: {sizes[0]}; then: {sizes[1]})"
     changed = f"The data is not what the run was trained on {counts}, and its splits would not be the same"

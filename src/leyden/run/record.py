@@ -81,9 +81,9 @@ class LiveRun(Run):
             "kernels": dict(kernels.found),
             **(datamodule.notes if isinstance(datamodule, DataModule) else {}),
         }
+        drop_unused_groups(self.cfg)
         if is_first_rank():
             self.open()
-            drop_unused_groups(self.cfg)
             tree = self.cfg.copy()
             tree.update({key: None for key in ("run_dir", "resume", "rerun") if key in tree})  # of this start only
             OmegaConf.save(tree, self.config_file)

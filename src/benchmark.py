@@ -93,10 +93,10 @@ def operator(cfg: DictConfig) -> float:
     found = []
     for name, f in (("operator", function), ("reference", module.reference)):
         given = {"torch": torch, "f": f, "x": x, "g": torch.ones_like(x)}
-        options: Any = {"label": f"{cfg.op}, {x.device}", "sub_label": name, "num_threads": torch.get_num_threads()}
-        timer = Timer("torch.autograd.grad(f(x), x, g)", globals=given, **options)
+        options: Any = {"label": f"{cfg.op}, {x.device}", "sub_label": name, "description": "forward and backward"}
+        timer = Timer("torch.autograd.grad(f(x), x, g)", globals=given, num_threads=torch.get_num_threads(), **options)
         found.append(timer.blocked_autorange(min_run_time=0.2 * cfg.rounds))
-    log.info("\n%s", Compare(found))
+    log.info(str(Compare(found)))  # here, as logging would swallow its errors
     write_json(Path(cfg.run_dir) / "benchmark.json", {"seconds": {each.sub_label: each.median for each in found}})
     return found[1].median / found[0].median
 

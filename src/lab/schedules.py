@@ -35,9 +35,6 @@ def onecycle(
     return _anneal(1.0, final, (now - rise) / max(1, end - rise))
 
 
-cosine.depends_on_total = onecycle.depends_on_total = True  # type: ignore[attr-defined]
-
-
 def step(
     step: int, total: float | None, warmup_steps: int = 0, milestones: Sequence[float] = (0.5, 0.75), gamma: float = 0.1
 ) -> float:
@@ -47,6 +44,9 @@ def step(
         raise ValueError(f"`scheduler.milestones` must be shares of the run, 0 to 1; got `{list(milestones)}`")
     now = min(step, end)
     return constant(now, total, warmup_steps) * gamma ** sum(now >= share * end for share in milestones)
+
+
+cosine.depends_on_total = onecycle.depends_on_total = step.depends_on_total = True  # type: ignore[attr-defined]
 
 
 def _anneal(first: float, last: float, share: float) -> float:

@@ -110,3 +110,8 @@ def test_a_resumed_run_goes_on_as_if_never_stopped(schedule):
             scheduler.step()
 
     assert list(rates(0, 40)) == [*rates(0, 17), *rates(17, 40)]
+
+
+@each_schedule
+def test_a_schedule_that_a_longer_run_stretches_says_so(schedule):
+    assert getattr(schedule, "depends_on_total", False) == (curve(schedule, 40) != curve(schedule, 80)[:41])

@@ -34,7 +34,7 @@ def test_a_flag_that_is_none_is_refused(argv):
 def test_help_offers_groups_with_their_options_and_keys_with_their_comments():
     text = show_help("train", paths.CONF)
     assert "model         cnn mlp resnet" in text and "_loader" not in text and "hydra/" not in text
-    assert "  - model: cnn\n" in text and "log_dir: logs           # where runs are kept" in text
+    assert "  - model: cnn\n" in text and "log_dir: logs           # folder of all runs" in text
     assert all(len(line) <= 100 for line in text.partition("The config")[0].splitlines())
 
 

@@ -2,7 +2,7 @@
 
 Each returns the share of the peak rate for optimizer step `step` (from 0) of `total`. The curve ends at step = total,
 one after the last step of the run, so that no step is taken at a rate of zero; later steps stay at that value. A factor
-that changes with `total` says so by its attribute `depends_on_total`: a run that is made longer then has another one.
+that depends on `total`, so that a longer run stretches it, has the attribute `depends_on_total`.
 """
 
 import math

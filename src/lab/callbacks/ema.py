@@ -1,4 +1,4 @@
-"""An exponential moving average of the weights that follows them closely at first."""
+"""An exponential moving average of the weights."""
 
 from functools import partial
 
@@ -9,8 +9,7 @@ from torch import Tensor
 class EMA(WeightAveraging):
     """Validates, tests and keeps an average of the weights (Polyak and Juditsky 1992, doi:10.1137/0330046).
 
-    After n updates, which the checkpoint counts, the decay is at most (1 + n) / (10 + n), or a short run would end near
-    its first weights.
+    After n updates the decay is at most (1 + n) / (10 + n); else a short run would stay near its first weights.
     """
 
     def __init__(self, decay: float = 0.999, update_every_n_steps: int = 1):
@@ -22,7 +21,7 @@ class EMA(WeightAveraging):
 
 
 def average(old: Tensor, new: Tensor, updates: Tensor, decay: float) -> Tensor:
-    """The average after one more update; what is counted in whole numbers is taken as it is."""
+    """The average after one more update; whole numbers are copied."""
     if not old.is_floating_point():
         return new
     share = ((1 + updates) / (10 + updates)).clamp(max=decay)

@@ -1,4 +1,4 @@
-"""Fine-tuning in two parts: first the head alone, then everything."""
+"""Fine-tuning: the head alone first, then everything."""
 
 import logging
 from typing import Any
@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 class Freeze(Callback):
-    """Leaves all of `task.model` but its `head` as it is until an epoch, counted from 0; its BatchNorm, too."""
+    """Before `until_epoch`, counted from 0, only `task.model.head` trains; BatchNorm statistics stay, too."""
 
     def __init__(self, until_epoch: int):
         self.until_epoch = until_epoch
@@ -28,7 +28,7 @@ class Freeze(Callback):
         self.parameters = [p for part in self.body for p in part.parameters() if p.requires_grad]
 
     def on_train_start(self, trainer: Trainer, task: LightningModule) -> None:
-        self.on_train_epoch_start(trainer, task)  # which a run that goes on in mid-epoch is not called
+        self.on_train_epoch_start(trainer, task)  # a resume in mid-epoch does not call it
 
     def on_train_epoch_start(self, trainer: Trainer, task: LightningModule) -> None:
         self.frozen = trainer.current_epoch < self.until_epoch

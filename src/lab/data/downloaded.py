@@ -40,7 +40,7 @@ class MNIST(DataModule):
             log.info("%s is not complete in %s; downloading it.", self.title, self.data_dir)
         try:
             self.data_dir.mkdir(parents=True, exist_ok=True)
-            with FileLock(self.data_dir / f".{self.title}.lock"):  # ends with its process
+            with FileLock(self.data_dir / f".{self.title}.lock"):  # released when its process ends
                 return self.reader(self.data_dir, train, download=True)
         except Exception as error:  # sockets, archives and readers have errors of many kinds
             reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
@@ -50,7 +50,7 @@ class MNIST(DataModule):
             ) from error
 
     def by_hand(self) -> str:
-        """What to do where there is no network."""
+        """What to do without a network."""
         names = ", ".join(name for name, _ in self.reader.resources)
         folder = self.data_dir / self.reader.__name__ / "raw"  # torchvision never replaces what was unpacked there
         return f"put {names} from {self.reader.mirrors[0]} into the empty folder {folder}"

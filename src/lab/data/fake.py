@@ -1,4 +1,4 @@
-"""Random pictures of any shape, for speed and tests."""
+"""Random pictures of any shape, for tests and benchmarks."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The digits of scikit-learn as sequences of their inked pixels: real data of naturally different lengths."""
+"""The digits of scikit-learn as sequences of their inked pixels, which differ in length."""
 
 import torch
 from sklearn.datasets import load_digits

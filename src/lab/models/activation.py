@@ -8,7 +8,7 @@ ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU}
 def act(name: str) -> nn.Module:
     """A new module of that name; ValueError if there is none."""
     if name == "squared_relu":
-        from ..ops.squared_relu import SquaredReLU  # only where it is asked for, so that `ops` can be deleted
+        from ..ops.squared_relu import SquaredReLU  # here, so that `ops` can be deleted
 
         return SquaredReLU()
     if name not in ACTIVATIONS:
@@ -19,7 +19,7 @@ def act(name: str) -> nn.Module:
 def kaiming_(module: nn.Module) -> None:
     """Normal weights of variance 2 / fan-in, zero bias (He et al. 2015, arXiv:1502.01852); for `Module.apply`.
 
-    Under squared_relu no variance keeps the scale, which it squares at each layer: normalise before it.
+    squared_relu squares the scale at each layer: normalise before it.
     """
     if isinstance(module, (nn.Linear, nn.Conv2d)):
         nn.init.kaiming_normal_(module.weight, nonlinearity="relu")

@@ -1,4 +1,4 @@
-"""The transformer block and the positions that sequences and pictures share."""
+"""The transformer block and the position encoding, for sequences and pictures."""
 
 import math
 
@@ -10,9 +10,9 @@ from .activation import act
 
 
 class Block(nn.Module):
-    """Self-attention and a dense layer, each normalised before and added after: B, T, W -> B, T, W.
+    """Pre-norm self-attention and dense layers with residual connections: B, T, W -> B, T, W.
 
-    Vaswani et al. 2017, arXiv:1706.03762; the order of Xiong et al. 2020, arXiv:2002.04745.
+    Vaswani et al. 2017, arXiv:1706.03762; Xiong et al. 2020, arXiv:2002.04745.
     """
 
     def __init__(self, width: int, heads: int, dropout: float, activation: str = "gelu"):
@@ -32,7 +32,7 @@ class Block(nn.Module):
         )
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """`mask` is bool, B, 1, 1, T: true for the steps that may be looked at."""
+        """`mask` is bool, B, 1, 1, T: true for valid steps."""
         q, k, v = self.qkv(self.norm(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
         dropout = self.dropout if self.training else 0.0
         seen = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)

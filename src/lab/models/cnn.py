@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from . import shape
 from .activation import act, kaiming_
 
-SMALLEST = 8  # pixels of a side that is still halved: what is left after it is 4 or more
+SMALLEST = 8  # pixels; a shorter side is not halved
 
 
 class CNN(nn.Module):
@@ -27,7 +27,7 @@ class CNN(nn.Module):
         layers: list[nn.Module] = []
         for width in channels:
             layers.append(nn.Conv2d(planes, width, 3, padding=1, bias=False))
-            # Pooled before the normalisation, which then has a quarter of the pixels to work on.
+            # Pooling before BatchNorm leaves it a quarter of the pixels.
             stride = tuple(2 if side >= SMALLEST else 1 for side in sides)
             if max(stride) > 1:
                 layers.append(nn.MaxPool2d(stride))
@@ -36,7 +36,7 @@ class CNN(nn.Module):
         self.body = nn.Sequential(*layers).apply(kaiming_)
         self.pool = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(dropout))
         self.head = nn.Linear(planes, num_classes)
-        self.to(memory_format=torch.channels_last)  # a third faster on a CPU
+        self.to(memory_format=torch.channels_last)  # faster on a CPU
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.pool(self.body(x)))

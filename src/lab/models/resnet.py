@@ -10,7 +10,7 @@ from .activation import act, kaiming_
 
 
 def conv(planes: int, width: int, size: int, stride: int = 1) -> nn.Sequential:
-    """A convolution without bias, which the BatchNorm after it would take away, and that BatchNorm."""
+    """A convolution without bias, and its BatchNorm."""
     return nn.Sequential(nn.Conv2d(planes, width, size, stride, padding=size // 2, bias=False), nn.BatchNorm2d(width))
 
 
@@ -20,7 +20,7 @@ class Block(nn.Module):
     def __init__(self, planes: int, width: int, stride: int, activation: str):
         super().__init__()
         self.residual = nn.Sequential(conv(planes, width, 3, stride), act(activation), conv(width, width, 3))
-        # A block begins as its shortcut (Goyal et al. 2017, arXiv:1706.02677).
+        # A block starts as its shortcut (Goyal et al. 2017, arXiv:1706.02677).
         nn.init.zeros_(self.residual[-1].get_parameter("1.weight"))
         same = planes == width and stride == 1
         self.shortcut = nn.Identity() if same else conv(planes, width, 1, stride)
@@ -52,7 +52,7 @@ class ResNet(nn.Module):
         self.body = nn.Sequential(*layers).apply(kaiming_)
         self.pool = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(dropout))
         self.head = nn.Linear(planes, num_classes)
-        self.to(memory_format=torch.channels_last)  # a quarter faster on a CPU
+        self.to(memory_format=torch.channels_last)  # faster on a CPU
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.pool(self.body(x)))

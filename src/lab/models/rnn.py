@@ -11,10 +11,10 @@ CELLS = {"gru": nn.GRU, "lstm": nn.LSTM}
 
 
 class RNN(nn.Module):
-    """GRU or LSTM, then the mean or the end of the sequence: (B, T, F padded; B lengths) -> B x num_classes."""
+    """GRU or LSTM, then the mean or the last output: (B, T, F padded; B lengths) -> B x num_classes."""
 
-    # Directions and layers are modules of their own, and the way back runs over turned sequences: the numbers of
-    # packed sequences, at a quarter of their time on a CPU, in operators that an export can follow.
+    # Each layer has one module per direction, and `back` reads reversed sequences. The numbers are those of packed
+    # sequences, but this is faster on a CPU and can be exported.
     def __init__(
         self,
         in_shape: Sequence[int | None],
@@ -47,21 +47,21 @@ class RNN(nn.Module):
             values = self.dropout(values) if layer > 0 else values
             hidden = [forth(values)[0]]
             if self.back:
-                hidden.append(turn(self.back[layer](turn(values, lengths))[0], lengths))
+                hidden.append(reverse(self.back[layer](reverse(values, lengths))[0], lengths))
             values = torch.cat(hidden, -1)
         pooled = shape.mean(values, lengths) if self.pooling == "mean" else ends(hidden, lengths)
         return self.head(self.dropout(pooled))
 
 
-def turn(values: Tensor, lengths: Tensor) -> Tensor:
-    """Each sequence back to front, with its padding still after it."""
+def reverse(values: Tensor, lengths: Tensor) -> Tensor:
+    """Each sequence reversed; its padding stays at the end."""
     steps = torch.arange(values.shape[1], device=values.device)
     order = lengths[:, None] - 1 - steps
-    order = torch.where(order < 0, order + values.shape[1], order)  # as %, which ONNX has for numbers only
+    order = torch.where(order < 0, order + values.shape[1], order)  # as %, which ONNX has for scalars only
     return values.gather(1, order[..., None].expand_as(values))
 
 
 def ends(hidden: list[Tensor], lengths: Tensor) -> Tensor:
-    """What each direction holds when it has read all: forth at the last valid step, back at the first."""
+    """The last output of each direction: forth at the last valid step, back at the first."""
     last = (lengths.clamp(min=1) - 1)[:, None, None].expand(-1, 1, hidden[0].shape[-1])
     return torch.cat([hidden[0].gather(1, last)[:, 0]] + [back[:, 0] for back in hidden[1:]], -1)

@@ -1,6 +1,6 @@
-"""The shape of one sample, for which a model is built, and the lengths of padded sequences.
+"""The shape of a sample, and the lengths of padded sequences.
 
-In `in_shape`, which has no batch, None is a length that differs. `lengths` is B of int64; values after it do not count.
+`in_shape` has no batch dimension; None is a length that varies. `lengths` is B of int64; what follows is padding.
 """
 
 import math
@@ -26,14 +26,14 @@ def features(in_shape: Sequence[int | None]) -> int:
 
 
 def size(in_shape: Sequence[int | None]) -> int:
-    """All numbers of a sample; ValueError if their count differs."""
+    """The number of values in a sample; ValueError if it varies."""
     if None in in_shape:
         raise ValueError(f"this model takes samples of one size, but a sample is {spell(in_shape)}")
     return math.prod(length for length in in_shape if length is not None)
 
 
 def spell(in_shape: Sequence[int | None]) -> str:
-    """The shape in words, and which models take it."""
+    """The shape as text, and the models that take it."""
     kinds = {3: "mlp, cnn, resnet, vit or torchvision", 2: "rnn or transformer"}
     text = " x ".join("T" if length is None else str(length) for length in in_shape)
     return f"{text}; type model={kinds.get(len(in_shape), 'mlp')}"

@@ -1,4 +1,4 @@
-"""Any classification network of torchvision, by its name, with or without its published weights."""
+"""Any classifier of torchvision, with or without published weights."""
 
 from collections.abc import Sequence
 
@@ -11,9 +11,9 @@ from . import shape
 
 
 class Torchvision(nn.Module):
-    """`backbone` up to the features, `head` of its own: B, C, H, W -> B x num_classes.
+    """A `backbone` without its classifier, and a linear `head`: B, C, H, W -> B x num_classes.
 
-    Pictures that have not 3 channels enter as their mean, three times.
+    Other than 3 channels are averaged, and the mean is repeated 3 times.
     """
 
     def __init__(
@@ -28,7 +28,7 @@ class Torchvision(nn.Module):
         planes, height, width = shape.picture(in_shape)
         self.size, self.pretrained = size, weights is not None
         self.backbone = network(arch, weights)
-        self.head = nn.Linear(cut(self.backbone), num_classes)
+        self.head = nn.Linear(remove_classifier(self.backbone), num_classes)
         try:
             with torch.no_grad():
                 self.eval()(torch.zeros(1, planes, height, width))
@@ -45,13 +45,13 @@ class Torchvision(nn.Module):
 
 
 def network(arch: str, weights: str | None) -> nn.Module:
-    """The network as torchvision builds it, without auxiliary outputs; ValueError where it cannot be had."""
+    """The network without auxiliary outputs; ValueError if it cannot be built."""
     known = list(torchvision.models.get_model_weights(arch).__members__)
     if weights not in (None, *known):
         raise ValueError(f"`weights` of {arch} must be one of null, {', '.join(known)}; got `{weights}`")
     try:
         net = torchvision.models.get_model(arch, weights=weights)
-    except (OSError, RuntimeError) as error:  # no network; a file that is cut short
+    except (OSError, RuntimeError) as error:  # no connection, or a damaged file
         raise ValueError(
             f"the weights of {arch} cannot be fetched ({error}); go online once, or type model.weights=null"
         ) from error
@@ -62,8 +62,8 @@ def network(arch: str, weights: str | None) -> nn.Module:
     return net
 
 
-def cut(net: nn.Module) -> int:
-    """Takes the classifying layer out of the network; returns how many features come out instead."""
+def remove_classifier(net: nn.Module) -> int:
+    """Remove the classifying layer; returns the number of features."""
     kind = nn.Linear if any(isinstance(layer, nn.Linear) for layer in net.modules()) else nn.Conv2d  # SqueezeNet's
     name, layer = [(name, layer) for name, layer in net.named_modules() if isinstance(layer, kind)][-1]
     net.set_submodule(name, nn.Identity())

@@ -10,7 +10,7 @@ from .attention import Block, sinusoids
 
 
 class ViT(nn.Module):
-    """Attention over patches, then their mean: B, C, H, W -> B x num_classes; H and W are those of `in_shape`."""
+    """Attention over patches, then their mean: B, C, H, W of `in_shape` -> B x num_classes."""
 
     def __init__(
         self,
@@ -26,7 +26,7 @@ class ViT(nn.Module):
         super().__init__()
         planes, *sides = shape.picture(in_shape)
         rows, columns = (-(-side // patch) for side in sides)
-        # Zeros at the right and the bottom make whole patches of any size.
+        # Zeros at the right and the bottom complete the patches.
         pad = nn.ZeroPad2d((0, columns * patch - sides[1], 0, rows * patch - sides[0]))
         self.embed = nn.Sequential(pad, nn.Conv2d(planes, width, patch, stride=patch), nn.Flatten(2))
         self.positions = nn.Parameter(grid(rows, columns, width))
@@ -42,7 +42,7 @@ class ViT(nn.Module):
 
 
 def grid(rows: int, columns: int, width: int) -> Tensor:
-    """Rows x columns, W: half of each vector says the row, half the column. Training goes on from there."""
+    """Initial positions, rows * columns x W: half of each vector encodes the row, half the column."""
     row = sinusoids(rows, width // 2)[:, None].expand(-1, columns, -1)
     column = sinusoids(columns, width - width // 2).expand(rows, -1, -1)
     return torch.cat([row, column], -1).flatten(0, 1)

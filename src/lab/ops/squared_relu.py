@@ -12,7 +12,7 @@ from leyden.ops import kernels
 class SquaredReLU(nn.Module):
     """max(x, 0)^2 of each element; floating point of any shape and strides.
 
-    What is exported or scripted holds the reference implementation, so that whoever loads it needs nothing of ours.
+    Exports hold the reference implementation, so that they need nothing of ours.
     """
 
     def __init__(self):
@@ -30,7 +30,7 @@ def reference(x: Tensor) -> Tensor:
     return torch.relu(x).square()
 
 
-# The operator and its derivative where no kernel is loaded for the device.
+# The operator and its derivative without a kernel for the device.
 @torch.library.custom_op("leyden::squared_relu", mutates_args=())
 def operator(x: Tensor) -> Tensor:
     return torch.square(torch.relu(x), out=torch.empty_like(x))
@@ -44,7 +44,7 @@ def derivative(grad: Tensor, x: Tensor) -> Tensor:
 squared_relu, squared_relu_backward = torch.ops.leyden.squared_relu, torch.ops.leyden.squared_relu_backward
 
 
-# Derivatives. The backward operator has one of its own, for gradients of gradients.
+# Derivatives; the second one is for gradients of gradients.
 def keep(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
     ctx.save_for_backward(*inputs)
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from lab.models.rnn import CELLS, RNN, turn
+from lab.models.rnn import CELLS, RNN, reverse
 
 KINDS = [
     dict(zip(("cell", "layers", "bidirectional", "pooling"), kind, strict=True))
@@ -54,9 +54,9 @@ def test_gates_start_orthogonal(cell):
 
 def test_turn():
     values = torch.arange(8).view(2, 4, 1)
-    assert turn(values, torch.tensor([3, 1]))[..., 0].tolist()[0][:3] == [2, 1, 0]
+    assert reverse(values, torch.tensor([3, 1]))[..., 0].tolist()[0][:3] == [2, 1, 0]
     lengths = torch.tensor([2, 4])
-    assert torch.equal(turn(turn(values, lengths), lengths), values)
+    assert torch.equal(reverse(reverse(values, lengths), lengths), values)
 
 
 def test_dropout_only_in_training():

@@ -71,7 +71,7 @@ json.dump(done, open("done.json", "w"))
     lines = json.dumps([line for line in LINES if "python src/" in line and "trainer=ddp" not in line])
     subprocess.run([sys.executable, "-c", driver], cwd=clone, input=lines, text=True, check=True)
     done = json.loads((clone / "done.json").read_text())
-    assert len(done) > 25
+    assert len(done) > 20
     assert {line: said for line, (status, said) in done.items() if status} == {}
 
 

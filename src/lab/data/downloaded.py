@@ -44,10 +44,8 @@ class MNIST(DataModule):
                 return self.reader(self.data_dir, train, download=True)
         except Exception as error:  # sockets, archives and readers have errors of many kinds
             reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
-            raise UserError(
-                f"{self.title} is missing or damaged in {self.data_dir} and cannot be downloaded ({reason}); "
-                f"{self.by_hand()}."
-            ) from error
+            what = f"{self.title} is missing or damaged in {self.data_dir} and cannot be downloaded ({reason})"
+            raise UserError(f"{what}; {self.by_hand()}.") from error
 
     def by_hand(self) -> str:
         """What to do without a network."""

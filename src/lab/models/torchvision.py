@@ -52,9 +52,8 @@ def network(arch: str, weights: str | None) -> nn.Module:
     try:
         net = torchvision.models.get_model(arch, weights=weights)
     except (OSError, RuntimeError) as error:  # no connection, or a damaged file
-        raise ValueError(
-            f"the weights of {arch} cannot be fetched ({error}); go online once, or type model.weights=null"
-        ) from error
+        what = f"the weights of {arch} cannot be fetched ({error})"
+        raise ValueError(f"{what}; go online once, or type model.weights=null") from error
     for name in ("aux1", "aux2", "AuxLogits"):
         if hasattr(net, name):
             setattr(net, name, None)

@@ -31,9 +31,8 @@ class ViT(nn.Module):
         self.embed = nn.Sequential(pad, nn.Conv2d(planes, width, patch, stride=patch), nn.Flatten(2))
         self.positions = nn.Parameter(grid(rows, columns, width))
         self.dropout = nn.Dropout(dropout)
-        self.body = nn.Sequential(
-            *(Block(width, heads, dropout, activation) for _ in range(layers)), nn.LayerNorm(width)
-        )
+        blocks = (Block(width, heads, dropout, activation) for _ in range(layers))
+        self.body = nn.Sequential(*blocks, nn.LayerNorm(width))
         self.head = nn.Linear(width, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -10,10 +10,7 @@ from leyden.ops import kernels
 
 
 class SquaredReLU(nn.Module):
-    """max(x, 0)^2 of each element; floating point of any shape and strides.
-
-    Exports hold the reference implementation, so that they need nothing of ours.
-    """
+    """max(x, 0)^2 of floating point of any shape and strides; exports hold `reference`, to need nothing of ours."""
 
     def __init__(self):
         super().__init__()

@@ -14,7 +14,7 @@ from torchvision.transforms import v2
 
 from leyden import UserError, require
 from leyden.data.augment import Transform, augment
-from leyden.data.samples import Sequences, Tensors, moments, to_float, whole
+from leyden.data.samples import Sequences, Tensors, moments, to_float
 from leyden.resume import exact
 
 SPLITS = ("train", "val", "test")
@@ -82,11 +82,11 @@ class DataModule(LightningDataModule):
         """The data of train, val and test; UserError where nothing is left to train on."""
         found = {split: self.samples(split) for split in SPLITS}
         train = found["train"]
-        if not train:
-            raise UserError(f"{self.title} has no training samples; check its files or its size.")
-        cut = self.cut(train.y, found["val"] is None, found["test"] is None)
-        if len(cut["train"]) == 0:
-            raise UserError(f"{self.title} has no training samples left; lower val_fraction or test_fraction.")
+        cut = self.cut(train.y, found["val"] is None, found["test"] is None) if train else {"train": ()}
+        if not len(cut["train"]):
+            raise UserError(
+                f"{self.title} has no training samples; check its files, or lower val_fraction or test_fraction."
+            )
         none = train.subset(torch.tensor([], dtype=torch.int64))
         splits = {split: train.subset(cut[split]) if split in cut else found[split] or none for split in SPLITS}
         for split, samples in splits.items():
@@ -122,8 +122,19 @@ class DataModule(LightningDataModule):
     def facts(self) -> dict[str, Any]:
         """What models and tasks need to know of the data, in plain values. Raises UserError where labels do not fit."""
         train = self.splits["train"]
-        of_y = self.facts_of_numbers if train.y.is_floating_point() else self.facts_of_classes
-        return self.facts_of_x(train) | of_y(train.y)
+        if train.y.is_floating_point():
+            mean, std = moments(train.y.reshape(len(train), -1))
+            return self.facts_of_x(train) | {"outputs": len(mean), "target_mean": mean, "target_std": std}
+        labels = torch.cat([samples.y for samples in self.splits.values() if len(samples)])
+        low, high = int(labels.min()), int(labels.max())
+        classes = self.classes or [str(label) for label in range(high + 1)]
+        if low < 0 or high >= len(classes):
+            wanted = f"its {len(classes)} classes need labels from 0 to {len(classes) - 1}"
+            raise UserError(f"{self.title} has labels from {low} to {high}, but {wanted}.")
+        if low == high:
+            raise UserError(f"{self.title} has samples of one class only, {classes[low]}; it needs two or more.")
+        counts = train.y.bincount(minlength=len(classes)).tolist()
+        return self.facts_of_x(train) | {"outputs": len(classes), "classes": classes, "counts": counts}
 
     def facts_of_x(self, train: Tensors | Sequences) -> dict[str, Any]:
         x = torch.cat(train.x) if isinstance(train, Sequences) else train.x
@@ -133,22 +144,6 @@ class DataModule(LightningDataModule):
         kind = "sequence" if isinstance(train, Sequences) else "image" if x.dim() == 4 else "table"
         mean, std = moments(x)
         return {"kind": kind, "shape": [None] * (kind == "sequence") + list(x.shape[1:]), "mean": mean, "std": std}
-
-    def facts_of_numbers(self, y: Tensor) -> dict[str, Any]:
-        mean, std = moments(y.reshape(len(y), -1))
-        return {"outputs": len(mean), "target_mean": mean, "target_std": std}
-
-    def facts_of_classes(self, y: Tensor) -> dict[str, Any]:
-        labels = torch.cat([samples.y for samples in self.splits.values() if len(samples)])
-        low, high = int(labels.min()), int(labels.max())
-        classes = self.classes or [str(label) for label in range(high + 1)]
-        if low < 0 or high >= len(classes):
-            wanted = f"its {len(classes)} classes need labels from 0 to {len(classes) - 1}"
-            raise UserError(f"{self.title} has labels from {low} to {high}, but {wanted}.")
-        if low == high:
-            raise UserError(f"{self.title} has samples of one class only, {classes[low]}; it needs two or more.")
-        counts = y.bincount(minlength=len(classes)).tolist()
-        return {"outputs": len(classes), "classes": classes, "counts": counts}
 
     @cached_property
     def fingerprint(self) -> str:
@@ -173,7 +168,7 @@ class DataModule(LightningDataModule):
             samples,
             batch_size=self.batch_size,
             sampler=order,
-            collate_fn=whole,
+            collate_fn=tuple,  # samples make their batches themselves
             drop_last=drop_last and shuffle,
             num_workers=workers,
             worker_init_fn=partial(exact.ignore_signals_in_worker, then=partial(pl_worker_init_function, rank=rank)),

@@ -46,10 +46,10 @@ class Folders(DataModule):
 
     @cached_property
     def classes(self) -> list[str]:
-        names = [shown(name) for name in folders(self.roots["train"])]
+        root = self.roots["train"]
+        names = [shown(name) for name in folders(root)]
         if len(names) < 2:
-            where = shown(self.roots["train"])
-            raise UserError(f"{where} needs two or more classes, not {names}; set data.root=<folder>.")
+            raise UserError(f"{shown(root)} needs two or more classes, not {names}; set data.root=<folder>.")
         return names
 
     def files(self, split: str) -> tuple[list[str], list[int]]:
@@ -65,18 +65,15 @@ class Folders(DataModule):
                     found[os.path.relpath(path, self.root)] = shown(folder)
                 else:
                     ignored[shown(os.path.splitext(path)[1].lower()) or "no ending"] += 1
-        there, others = set(found.values()), ", ".join(f"{count} of {name}" for name, count in ignored.most_common())
+        if ignored:
+            others = ", ".join(f"{count} of {name}" for name, count in ignored.most_common())
+            log_once("files of other kinds in %s are left out: %s", shown(root), others)
+        there = set(found.values())
         if strange := sorted(there.difference(self.classes)):
             raise UserError(f"{shown(root)} has the classes {strange} that train does not have: {self.classes}.")
         if (empty := sorted(set(self.classes) - there)) and (split == "train" or not there):
-            raise UserError(
-                f"{shown(root)} has no {self.what} of the classes {empty}; add some, or delete the folder"
-                f"{others and f' (files of other kinds: {others})'}."
-            )
-        if others:
-            log_once("files of other kinds in %s are left out: %s", shown(root), others)
-        index = {name: number for number, name in enumerate(self.classes)}
-        names = sorted(found, key=natural)
+            raise UserError(f"{shown(root)} has no {self.what} of the classes {empty}; add some, or delete the folder.")
+        names, index = sorted(found, key=natural), {name: number for number, name in enumerate(self.classes)}
         return names, [index[found[name]] for name in names]
 
 
@@ -88,11 +85,10 @@ def walk(root: Path) -> Iterator[str]:
         raise UserError(f"{shown(error.filename)} cannot be read ({error.strerror}).") from error
 
     for folder, inner, names in os.walk(root, followlinks=True, onerror=stop):
-        real = os.path.realpath(folder)
-        inner[:] = [name for name in inner if not name.startswith(".") and real not in entered]
-        if real not in entered:
-            yield from (os.path.join(folder, name) for name in names if not name.startswith("."))
-        entered.add(real)
+        new = os.path.realpath(folder) not in entered
+        inner[:] = [name for name in inner if new and not name.startswith(".")]
+        yield from (os.path.join(folder, name) for name in names if new and not name.startswith("."))
+        entered.add(os.path.realpath(folder))
 
 
 def folders(root: str | Path) -> list[str]:

@@ -17,9 +17,11 @@ def to_float(x: Tensor) -> Tensor:
     return x.float() / 255 if x.dtype == torch.uint8 else x
 
 
-def whole(batch: Any) -> Any:
-    """The collate function of samples that make their batches themselves."""
-    return batch
+def transformed(x: Tensor, transforms: Sequence[Callable[[Tensor], Tensor]]) -> Tensor:
+    """A sample, or a batch, after transforms of torchvision."""
+    for transform in transforms:
+        x = transform(to_float(x) if isinstance(transform, v2.Normalize) else x)
+    return x
 
 
 class Tensors(Dataset):
@@ -37,17 +39,13 @@ class Tensors(Dataset):
     def __getitems__(self, keys: list[int]) -> tuple[Any, ...]:
         key = torch.tensor(keys)
         index = key % len(self)
-        if self.transforms:
-            x = torch.stack([self.transform(self.x[i], k) for i, k in zip(index.tolist(), keys, strict=True)])
-        else:
-            x = self.x.index_select(0, index)  # a tenth of the time of x[index]
-        return x, self.y[index], key
-
-    def transform(self, x: Tensor, key: int) -> Tensor:
-        with exact.seeded(self.seed, key):
-            for transform in self.transforms:
-                x = transform(to_float(x) if isinstance(transform, v2.Normalize) else x)
-        return torch.as_tensor(x).as_subclass(Tensor)
+        if not self.transforms:
+            return self.x.index_select(0, index), self.y[index], key  # a tenth of the time of x[index]
+        x = []
+        for i, k in zip(index.tolist(), keys, strict=True):
+            with exact.seeded(self.seed, k):
+                x.append(torch.as_tensor(transformed(self.x[i], self.transforms)).as_subclass(Tensor))
+        return torch.stack(x), self.y[index], key
 
     def subset(self, index: Tensor) -> "Tensors":
         return Tensors(self.x[index], self.y[index], self.transforms, self.seed)

@@ -9,7 +9,7 @@ import torch
 from numpy.lib.format import read_array
 from torch import Tensor
 
-from leyden import UserError
+from leyden import UserError, in_a_line
 from leyden.data.folders import Folders
 
 NUMBER = re.compile(r'(^|,)[\s"]*([-+.\d]|(nan|inf|infinity)\b)', re.IGNORECASE)  # a cell that begins like one
@@ -38,7 +38,7 @@ def load(path: Path) -> Tensor:
         raw = path.read_bytes()
         values = table(raw) if path.suffix.lower() == ".csv" else read_array(BytesIO(raw), allow_pickle=False)
     except Exception as error:  # a damaged head of a .npy file has errors of many kinds
-        raise UserError(f"{path} cannot be read as a sequence ({' '.join(str(error).split())}).") from error
+        raise UserError(f"{path} cannot be read as a sequence ({in_a_line(error)}).") from error
     if values.dtype.kind not in "buif" or values.ndim != 2 or values.size == 0:
         raise UserError(f"{path} holds {values.dtype} of shape {list(values.shape)}, not numbers of T x F, T > 0.")
     sequence = torch.from_numpy(values.astype(np.float64)).float()
@@ -50,6 +50,5 @@ def load(path: Path) -> Tensor:
 def table(raw: bytes) -> np.ndarray:
     """Comma-separated numbers; a first line without any number is a header."""
     lines = [line for line in raw.decode("utf-8-sig").splitlines() if line.strip()]
-    if lines and not NUMBER.search(lines[0]):
-        lines = lines[1:]
+    lines = lines if not lines or NUMBER.search(lines[0]) else lines[1:]
     return np.loadtxt(lines, delimiter=",", quotechar='"', comments=None, ndmin=2) if lines else np.empty((0, 1))

@@ -1,12 +1,8 @@
 """A table from a CSV file: columns of numbers, columns of categories, and one to predict."""
 
 import csv
-import logging
 import math
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +14,6 @@ from leyden.data.datamodule import DataModule
 from leyden.data.folders import log_once, natural
 from leyden.data.samples import Tensors, moments
 
-log = logging.getLogger(__name__)
 FEW, MOST = 20, 1000  # whole numbers that still look like classes; categories of a column
 GROUP = r"[,' \u00a0\u202f]"  # between the digits of 1,234,567
 GROUPED = re.compile(rf"[+-]?\d{{1,3}}({GROUP}\d{{3}})+(\.\d*)?")
@@ -50,9 +45,11 @@ class Table(DataModule):
         self.numeric, self.categorical, self.ignore, self.missing = (
             [str(name) for name in names or []] for names in (numeric, categorical, ignore, missing)
         )
-        kinds: dict[str, list[str]] = {"auto": [], "classes": self.categorical, "numbers": self.numeric}
-        require(target_kind in kinds, "data.target_kind", "auto, classes or numbers", target_kind)
-        kinds[target_kind].append(self.target)
+        require(
+            target_kind in ("auto", "classes", "numbers"), "data.target_kind", "auto, classes or numbers", target_kind
+        )
+        self.categorical += [self.target] * (target_kind == "classes")
+        self.numeric += [self.target] * (target_kind == "numbers")
 
     def read(self, split: str) -> tuple[Tensor, Tensor] | None:
         if split != "train":
@@ -93,7 +90,8 @@ class Table(DataModule):
     def numbers(self, name: str, texts: list[str]) -> tuple[Tensor, dict[str, Any]] | None:
         """The values of a column in float64, and what `codes` needs to read it; None for categories.
 
-        A decimal comma only in files that have another separator. Raises UserError for text among numbers.
+        A decimal comma only in files that have another separator; an `offset` is what to subtract in float64. Raises
+        UserError for text among numbers.
         """
         if name in self.categorical:
             return None
@@ -109,11 +107,10 @@ class Table(DataModule):
         if wrong:
             return None
         values = torch.tensor([number(text, decimal) for text in texts], dtype=torch.float64)
-        apart, offset = len({Decimal(plain(text, decimal)) for text in known}), common_offset(values)
-        equal = apart - len((values[~values.isnan()] - offset).float().unique())
-        if 100 * equal > apart:
-            log.warning("%s of %s: %s of %s different values are equal as float32.", name, self.path, equal, apart)
-        return values, ({"decimal": ","} if decimal == "," else {}) | ({"offset": offset} if offset else {})
+        numbers = values[~values.isnan()]
+        close = len(numbers.float().unique()) < len(numbers.unique())  # a float32 cannot tell them apart
+        form = {"offset": float(numbers.median())} if close and numbers.median().abs() > numbers.std() else {}
+        return values, form | ({"decimal": ","} if decimal == "," else {})
 
     def facts_of_x(self, train: Tensors) -> dict[str, Any]:
         mean, std = list[float](), list[float]()  # of the model's inputs: categories stay 0 and 1
@@ -127,23 +124,11 @@ class Table(DataModule):
         return {"kind": "table", "shape": [len(mean)], "mean": mean, "std": std, "columns": self.columns}
 
 
-def common_offset(values: Tensor) -> float:
-    """What to subtract in float64: the median, if a float32 cannot tell the values apart otherwise, else 0."""
-    known = values[~values.isnan()]
-    close = len(known.float().unique()) < len(known.unique()) and known.median().abs() > known.std()
-    return float(known.median()) if close else 0.0
-
-
-def plain(text: str, decimal: str = ".") -> str:
-    """A number as Python writes it, without the marks between groups of three digits."""
-    text = text.translate(SWAP) if decimal == "," else text
-    return re.sub(GROUP, "", text) if GROUPED.fullmatch(text) else text
-
-
 def number(text: str, decimal: str = ".") -> float:
-    """A cell as a number; NaN if it is none that a float32 can hold."""
+    """A cell as a number, also with marks between groups of three digits; NaN if it is none that a float32 can hold."""
+    text = text.translate(SWAP) if decimal == "," else text
     try:
-        value = float(plain(text, decimal))
+        value = float(re.sub(GROUP, "", text) if GROUPED.fullmatch(text) else text)
     except ValueError:
         return math.nan
     return value if abs(value) < 3e38 and "_" not in text else math.nan
@@ -162,21 +147,14 @@ def codes(column: dict[str, Any], texts: list[str]) -> list[float]:
     return [index.get(text, index.get("", math.nan)) for text in texts]
 
 
-@contextmanager
-def lines(path: Path, separator: str | None) -> Iterator[Any]:
-    """A csv.reader on a file; without a separator by the mark that parts its first line most."""
-    with open(path, newline="", encoding="utf-8-sig") as file:
-        head = file.readline()
-        file.seek(0)
-        mark = separator or max(",;\t", key=lambda mark: len(next(csv.reader([head], delimiter=mark))))
-        yield csv.reader(file, delimiter=mark, strict=True)
-
-
 def load(path: Path, separator: str | None, missing: list[str]) -> tuple[dict[str, list[str]], list[int], str]:
     """The cells by column, "" where missing, the line of each row, the separator. Raises UserError for no CSV file."""
     try:
-        with lines(path, separator) as reader:
-            mark = reader.dialect.delimiter
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            head = file.readline()
+            file.seek(0)
+            mark = separator or max(",;\t", key=lambda mark: len(next(csv.reader([head], delimiter=mark))))
+            reader = csv.reader(file, delimiter=mark, strict=True)
             rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if any(map(str.strip, row))]
     except (OSError, UnicodeDecodeError, TypeError, csv.Error) as error:  # TypeError: a separator of two characters
         raise UserError(f"{path.absolute()} cannot be read ({error}); see data.path and data.separator.") from error

@@ -58,13 +58,12 @@ class Gradients(Callback):
     def on_train_batch_end(self, trainer: Trainer, task: LightningModule, *_: Any) -> None:
         if not self.rows:
             return
-        step = trainer.global_step
-        norms: dict[str, float] = {}
-        values: dict[str, float] = {}
+        step, norms, values = trainer.global_step, dict[str, float](), dict[str, float]()
         for name, (weight, before, norm, zeros) in self.rows.items():
-            norms[name], ratio = float(norm), (whole(weight) - before).norm() / before.norm().clamp(min=1e-30)
-            numbers = {"norm": norm, "zeros": zeros, "update_ratio": ratio}
-            values |= {f"gradients/{key}/{name}": float(number) for key, number in numbers.items()}
+            norms[name] = values[f"gradients/norm/{name}"] = float(norm)
+            values[f"gradients/zeros/{name}"] = float(zeros)
+            ratio = (whole(weight) - before).norm() / before.norm().clamp(min=1e-30)
+            values[f"gradients/update_ratio/{name}"] = float(ratio)
         self.rows = {}
         for logger in trainer.loggers:
             logger.log_metrics(values, step)

@@ -55,27 +55,20 @@ def read(directory: Path) -> dict[str, Any]:
     tree = load(run.config_file) or load(directory / ".hydra" / "config.yaml")  # of a run that ended before it began
     if "run" in tree or "rounds" in tree:
         return {}
-    config, best, values = flat(tree), metrics.get("best", {}), dict[str, Any]()
-    objective = config.get("objective") or best.get("monitor")
+    row, best = flat(tree), metrics.get("best", {})
+    objective = row.get("objective") or best.get("monitor")
     for split in ("train", "val", "test"):
-        values |= {name: value for name, value in metrics.get(split, {}).items() if "/" in name}
+        row |= {name: value for name, value in metrics.get(split, {}).items() if "/" in name}
     if best:
-        values |= {objective: best.get("objective"), best["monitor"]: best["value"]}
+        row |= {objective: best.get("objective"), best["monitor"]: best["value"]}
     good = {"run.json": record, "metrics.json": metrics or status != Status.FINISHED}
     good["config.yaml"] = all(key in tree for key in NEEDED)
-    facts = {
-        "path": directory,
-        "status": str(status),
-        "reason": " ".join(str(record.get("reason") or "").split()),
-        "damaged": " and ".join(name for name, content in good.items() if not content),
-        "objective": objective,
-        "monitor": best.get("monitor", objective),
-        "best_epoch": best["epoch"] + 1 if best else None,  # as people count
-        "seconds": metrics.get("seconds"),
-        "samples_per_second": metrics.get("samples_per_second"),
-        "overrides": record.get("overrides") or [],
-    }
-    return config | values | facts
+    row |= {"path": directory, "status": str(status), "reason": " ".join(str(record.get("reason") or "").split())}
+    row |= {"damaged": " and ".join(name for name, content in good.items() if not content)}
+    row |= {"objective": objective, "monitor": best.get("monitor", objective)}
+    row |= {"best_epoch": best["epoch"] + 1 if best else None}  # as people count
+    row |= {key: metrics.get(key) for key in ("seconds", "samples_per_second")}
+    return row | {"overrides": record.get("overrides") or []}
 
 
 def load(file: Path) -> dict[str, Any]:

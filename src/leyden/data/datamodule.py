@@ -53,8 +53,7 @@ class DataModule(LightningDataModule):
         self.batch_size, self.num_workers, self.pin_memory = batch_size, num_workers, pin_memory
         self.drop_last, self.balanced, self.seed = drop_last, balanced, seed
         self.val_fraction, self.test_fraction, self.split_seed = val_fraction, test_fraction, split_seed
-        self.fold, self.folds = fold, folds
-        self.title = type(self).__name__
+        self.fold, self.folds, self.title = fold, folds, type(self).__name__
         self.notes: dict[str, Any] = {}  # what run.json is to hold of the data
         self.augment = list(augment or [])
         self.transforms = {"train": train_transforms or [], "val": eval_transforms or [], "test": eval_transforms or []}
@@ -96,15 +95,13 @@ class DataModule(LightningDataModule):
         self.notes |= {"split_sizes": sizes, "cut_splits": list(cut) if len(cut) > 1 else []}
         return splits
 
-    def samples(self, split: str) -> Tensors | Sequences | None:
-        with exact.isolated(self.seed):  # what `read` draws is the same for each split and in each command
+    def samples(self, split: str) -> Any:
+        """What `read` gives, as Tensors or Sequences, or None."""
+        with exact.isolated(self.seed):  # what it draws is the same for each split and in each command
             pair = self.read(split)
-        if pair is None:
-            return None
-        x, y = pair
-        if len(x) != len(y):
-            raise UserError(f"{self.title} has {len(x)} samples but {len(y)} targets for {split}.")
-        return Sequences(x, y) if isinstance(x, list) else Tensors(x, y)
+        if pair and len(pair[0]) != len(pair[1]):
+            raise UserError(f"{self.title} has {len(pair[0])} samples but {len(pair[1])} targets for {split}.")
+        return pair and (Sequences if isinstance(pair[0], list) else Tensors)(*pair)
 
     def cut(self, y: Tensor, val: bool, test: bool) -> dict[str, Tensor]:
         """The indices of each split that comes out of the training data; all of them are disjoint."""
@@ -189,7 +186,7 @@ class DataModule(LightningDataModule):
         """Loader processes: none for data in memory, where they only cost."""
         if self.num_workers != "auto":
             return int(self.num_workers)
-        return 0 if isinstance(samples, Sequences) or not samples.transforms else cores()
+        return cores() if samples.transforms else 0
 
     def train_dataloader(self) -> DataLoader:
         return self.loader("train", shuffle=True)

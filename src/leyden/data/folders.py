@@ -1,4 +1,4 @@
-"""Data in folders: one for each class, and above them, where the data is split already, one for each split."""
+"""Data in folders, one for each class, and above them, where it is split already, one for each split; sequences."""
 
 import logging
 import os
@@ -6,14 +6,21 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from leyden import UserError
+import numpy as np
+import torch
+from numpy.lib.format import read_array
+from torch import Tensor
+
+from leyden import UserError, in_a_line
 from leyden.data.datamodule import SPLITS, DataModule
 from leyden.data.decode import shown
 
 log = logging.getLogger(__name__)
+NUMBER = re.compile(r'(^|,)[\s"]*([-+.\d]|(nan|inf|infinity)\b)', re.IGNORECASE)  # a cell that begins like one
 
 
 class Folders(DataModule):
@@ -106,3 +113,46 @@ def log_once(*line: Any) -> None:
     """Log a line in one process of a run only."""
     if int(os.environ.get("RANK", 0)) == 0:
         log.info(*line)
+
+
+class SequenceFolder(Folders):
+    """Your own sequences of T x F, from .npy and .csv files."""
+
+    what, endings = ".npy or .csv file", (".npy", ".csv")
+
+    def read(self, split: str) -> tuple[list[Tensor], Tensor] | None:
+        if split not in self.roots:
+            return None
+        names, labels = self.files(split)
+        first = self.root / (names if split == "train" else self.files("train")[0])[0]
+        x, columns = [load(self.root / name) for name in names], load(first).shape[1]
+        for name, sequence in zip(names, x, strict=True):
+            if sequence.shape[1] != columns:
+                raise UserError(f"{self.root / name} has {sequence.shape[1]} columns, but {first} has {columns}.")
+        return x, torch.tensor(labels)
+
+
+def load(path: Path) -> Tensor:
+    """A sequence as float of T x F; a first line of a .csv file without any number is a header.
+
+    Raises:
+        UserError: it cannot be read, or is of another shape, without steps, or with a value that is not finite.
+    """
+    try:
+        raw = path.read_bytes()
+        if path.suffix.lower() == ".csv":
+            lines = [line for line in raw.decode("utf-8-sig").splitlines() if line.strip()]
+            lines = lines if not lines or NUMBER.search(lines[0]) else lines[1:]
+            values = np.empty((0, 1))
+            if lines:
+                values = np.loadtxt(lines, delimiter=",", quotechar='"', comments=None, ndmin=2)
+        else:
+            values = read_array(BytesIO(raw), allow_pickle=False)
+    except Exception as error:  # a damaged head of a .npy file has errors of many kinds
+        raise UserError(f"{path} cannot be read as a sequence ({in_a_line(error)}).") from error
+    if values.dtype.kind not in "buif" or values.ndim != 2 or values.size == 0:
+        raise UserError(f"{path} holds {values.dtype} of shape {list(values.shape)}, not numbers of T x F, T > 0.")
+    sequence = torch.from_numpy(values.astype(np.float64)).float()
+    if not (finite := sequence.isfinite().all(1)).all():
+        raise UserError(f"{path} holds NaN or infinity at step {int(finite.int().argmin())}, counted from 0.")
+    return sequence

@@ -55,7 +55,7 @@ class Sequences(Dataset):
     """Sequences of T x F of different length T; a batch is ((B x T x F padded with zeros, lengths B), y, keys)."""
 
     def __init__(self, x: list[Tensor], y: Tensor):
-        self.x, self.y = x, y
+        self.x, self.y, self.transforms = x, y, ()  # none here
         self.lengths = torch.tensor([len(sequence) for sequence in x])
 
     def __len__(self) -> int:

@@ -45,11 +45,9 @@ class Table(DataModule):
         self.numeric, self.categorical, self.ignore, self.missing = (
             [str(name) for name in names or []] for names in (numeric, categorical, ignore, missing)
         )
-        require(
-            target_kind in ("auto", "classes", "numbers"), "data.target_kind", "auto, classes or numbers", target_kind
-        )
-        self.categorical += [self.target] * (target_kind == "classes")
-        self.numeric += [self.target] * (target_kind == "numbers")
+        kinds: dict[str, list[str]] = {"auto": [], "classes": self.categorical, "numbers": self.numeric}
+        require(target_kind in kinds, "data.target_kind", "auto, classes or numbers", target_kind)
+        kinds[target_kind].append(self.target)
 
     def read(self, split: str) -> tuple[Tensor, Tensor] | None:
         if split != "train":
@@ -95,15 +93,12 @@ class Table(DataModule):
         """
         if name in self.categorical:
             return None
-        known = {text for text in texts if text}
-        marks = "." if self.mark == "," else ",." if any("," in text for text in known) else ".,"
-        decimal = max(marks, key=lambda mark: sum(is_number(text, mark) for text in known))
+        marks = "." if self.mark == "," else ",." if any("," in text for text in texts) else ".,"
+        decimal = max(marks, key=lambda mark: sum(is_number(text, mark) for text in texts))
         wrong = [row for row, text in enumerate(texts) if text and not is_number(text, decimal)]
         if wrong and (name in self.numeric or 2 * len(wrong) < len(texts) - texts.count("")):
-            raise UserError(
-                f"Column {name} of {self.path} holds numbers, but '{texts[wrong[0]]}' in line {self.lines[wrong[0]]}; "
-                f"mend it, add it to data.missing, or type 'data.categorical=[{name}]'."
-            )
+            what = f"Column {name} of {self.path} holds numbers, but '{texts[wrong[0]]}' in line {self.lines[wrong[0]]}"
+            raise UserError(f"{what}; mend it, add it to data.missing, or type 'data.categorical=[{name}]'.")
         if wrong:
             return None
         values = torch.tensor([number(text, decimal) for text in texts], dtype=torch.float64)
@@ -116,11 +111,11 @@ class Table(DataModule):
         mean, std = list[float](), list[float]()  # of the model's inputs: categories stay 0 and 1
         for column, values in zip(self.columns, train.x.T, strict=True):
             count = len(column.get("categories", []))
-            of_inputs = ([0.0] * count, [1.0] * count) if count else moments(values.nan_to_num(column["fill"])[:, None])
-            mean, std = mean + of_inputs[0], std + of_inputs[1]
-        for key, text in (("categories", "categories"), ("decimal", "a decimal comma"), ("offset", "a common offset")):
+            part = ([0.0] * count, [1.0] * count) if count else moments(values.nan_to_num(column["fill"])[:, None])
+            mean, std = mean + part[0], std + part[1]
+        for key in ("categories", "decimal", "offset"):
             if found := [column["name"] for column in self.columns if key in column]:
-                log_once("%s: %s in %s", self.path, text, ", ".join(found))
+                log_once("%s: %s in %s", self.path, key, ", ".join(found))
         return {"kind": "table", "shape": [len(mean)], "mean": mean, "std": std, "columns": self.columns}
 
 

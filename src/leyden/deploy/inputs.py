@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from leyden import UserError, in_a_line
-from leyden.data import decode, sequence_folder, table
+from leyden.data import decode, folders, table
 from leyden.data.image_folder import ImageFolder
 from leyden.deploy.graph import Metadata
 
@@ -55,7 +55,9 @@ def of_path(path: str, metadata: Metadata) -> Iterator[Sample]:
             elif metadata.kind == "table":
                 yield from rows(name, file, metadata)
             else:
-                yield Sample(name, partial(read_picture, file, metadata))
+                channels, *sides = metadata.inputs["image"][1:]
+                size: Any = metadata.size or (None if "height" in sides else sides)  # as it is, for own transforms
+                yield Sample(name, partial(decode.decode, file, size, channels, metadata.background))
         except UserError as error:
             if len(files) == 1:
                 raise
@@ -77,13 +79,6 @@ def matching_files(path: str, kind: str) -> list[tuple[str, Path]]:
     return [(decode.shown(file.relative_to(root).as_posix() if root.is_dir() else file), file) for file in files]
 
 
-def read_picture(file: Path, metadata: Metadata) -> Tensor:
-    """uint8 of C x H x W: resized as the run does or to the one size that it knows; as it is for own transforms."""
-    channels, *sides = metadata.inputs["image"][1:]
-    size: Any = metadata.size or (None if "height" in sides else sides)
-    return decode.decode(file, size, channels, metadata.background)
-
-
 def arrays(name: str, file: Path, metadata: Metadata) -> Iterator[Sample]:
     """The samples of a batch: a .npy file, or `x` of a .npz file; for sequences T x F, in a .csv file too, is one.
 
@@ -92,7 +87,7 @@ def arrays(name: str, file: Path, metadata: Metadata) -> Iterator[Sample]:
     """
     try:
         csv = file.suffix.lower() == ".csv"
-        x = sequence_folder.load(file).numpy() if csv else np.load(file, allow_pickle=False)
+        x = folders.load(file).numpy() if csv else np.load(file, allow_pickle=False)
         x = x if isinstance(x, np.ndarray) else x["x"]
     except UserError:
         raise

@@ -29,15 +29,10 @@ def collate(transforms: list[Callable[[Tensor], Tensor]], samples: list[Sample])
             errors.append(None)
         except UserError as error:
             errors.append(str(error))
-    x = joined(good) if good else None
+    x: Any = (torch.stack(good),) if good and good[0].dim() != 2 else None
+    if good and x is None:  # sequences, padded with zeros, and their lengths
+        x = pad_sequence(good, batch_first=True), torch.tensor([len(values) for values in good])
     return {"names": [s.name for s in samples], "targets": [s.target for s in samples], "errors": errors, "x": x}
-
-
-def joined(samples: list[Tensor]) -> tuple[Tensor, ...]:
-    """The inputs of a graph: of sequences, the values padded with zeros, and the lengths."""
-    if samples[0].dim() == 2:
-        return pad_sequence(samples, batch_first=True), torch.tensor([len(values) for values in samples])
-    return (torch.stack(samples),)
 
 
 def to_predict(datamodule: LightningDataModule, split: str) -> LightningDataModule:
@@ -72,22 +67,18 @@ class Predictor(LightningModule):
         outputs = readable.new_full((len(errors), width), math.nan)
         outputs[torch.tensor([error is None for error in errors])] = readable
         columns: dict[str, Any] = {"name": batch["names"]}
-        columns |= self.best(outputs, classes) if classes else numbered("prediction", outputs)
-        if None not in targets:
-            columns |= (
-                {"target": [classes[y] for y in targets]} if classes else numbered("target", torch.stack(targets))
-            )
-        return columns | {"error": errors}
-
-    def best(self, probs: Tensor, classes: list[str]) -> dict[str, Any]:
-        """The most probable classes with their probabilities, and the probability of each class if it is asked for."""
-        columns: dict[str, Any] = {}
-        values, order = probs.sort(dim=1, descending=True, stable=True)
+        if not classes:
+            known = {} if None in targets else numbered("target", torch.stack(targets))
+            return columns | numbered("prediction", outputs) | known | {"error": errors}
+        values, order = outputs.sort(dim=1, descending=True, stable=True)
         for place in range(min(self.top_k, len(classes))):
-            end, ranked = f"_{place + 1}" if place else "", zip(order[:, place].tolist(), values[:, place], strict=True)
-            columns[f"prediction{end}"] = [None if prob.isnan() else classes[index] for index, prob in ranked]
+            end, best = f"_{place + 1}" if place else "", order[:, place].tolist()
+            columns[f"prediction{end}"] = [None if e else classes[k] for k, e in zip(best, errors, strict=True)]
             columns[f"probability{end}"] = values[:, place]
-        return columns | {f"prob_{name}": probs[:, n] for n, name in enumerate(classes) if self.all_probs}
+        columns |= {f"prob_{name}": outputs[:, n] for n, name in enumerate(classes) if self.all_probs}
+        if None not in targets:
+            columns["target"] = [classes[y] for y in targets]
+        return columns | {"error": errors}
 
 
 def numbered(name: str, values: Tensor) -> dict[str, Tensor]:

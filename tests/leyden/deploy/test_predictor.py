@@ -35,7 +35,8 @@ def test_each_input_once_and_in_order(workers):
 
 
 def test_sequences_are_padded():
-    values, lengths = predictor.joined([torch.ones(3, 2), torch.ones(5, 2)])
+    samples = [Sample("a", partial(torch.ones, 3, 2)), Sample("b", partial(torch.ones, 5, 2))]
+    values, lengths = predictor.collate([], samples)["x"]
     assert values.shape == (2, 5, 2) and lengths.tolist() == [3, 5] and values.sum() == 16
 
 

@@ -78,9 +78,8 @@ def prepare(cfg: DictConfig) -> tuple[Any, Any]:
     nodes = [] if data else cfg.data.get("eval_transforms") or []
     transforms = [build.make(cfg, "data.eval_transforms", node) for node in nodes]
     workers = cfg.data.get("num_workers") if cfg.num_workers is None else cfg.num_workers
-    if not isinstance(workers, int):
-        pictures = cfg.input and metadata.kind == "image"
-        workers = min(cores(), len(samples) // 100) if pictures else 0  # for few a process costs more than it saves
+    if not isinstance(workers, int):  # for few pictures a process costs more than it saves
+        workers = min(cores(), len(samples) // 100) if cfg.input and metadata.kind == "image" else 0
     size, collate = cfg.batch_size or cfg.data.get("batch_size") or 64, partial(predictor.collate, transforms)
     loader: DataLoader = DataLoader(samples, batch_size=size, num_workers=workers, collate_fn=collate)
     return predictor.Predictor(graph.Graph(task), metadata, cfg.top_k, cfg.all_probs), loader

@@ -14,7 +14,7 @@ from torchvision.transforms import v2
 
 from leyden import UserError, require
 from leyden.data.augment import Transform, augment
-from leyden.data.samples import Sequences, Tensors, moments, to_float
+from leyden.data.samples import Samples, moments, to_float
 from leyden.resume import exact
 
 SPLITS = ("train", "val", "test")
@@ -77,7 +77,7 @@ class DataModule(LightningDataModule):
     # splits
 
     @cached_property
-    def splits(self) -> dict[str, Tensors | Sequences]:
+    def splits(self) -> dict[str, Samples]:
         """The data of train, val and test; UserError where nothing is left to train on."""
         found = {split: self.samples(split) for split in SPLITS}
         train = found["train"]
@@ -89,19 +89,17 @@ class DataModule(LightningDataModule):
         none = train.subset(torch.tensor([], dtype=torch.int64))
         splits = {split: train.subset(cut[split]) if split in cut else found[split] or none for split in SPLITS}
         for split, samples in splits.items():
-            if isinstance(samples, Tensors):
-                samples.transforms, samples.seed = self.transforms[split], self.seed
+            samples.transforms, samples.seed = self.transforms[split], self.seed
         sizes = {split: len(samples) for split, samples in splits.items()}
         self.notes |= {"split_sizes": sizes, "cut_splits": list(cut) if len(cut) > 1 else []}
         return splits
 
-    def samples(self, split: str) -> Any:
-        """What `read` gives, as Tensors or Sequences, or None."""
+    def samples(self, split: str) -> Samples | None:
         with exact.isolated(self.seed):  # what it draws is the same for each split and in each command
             pair = self.read(split)
         if pair and len(pair[0]) != len(pair[1]):
             raise UserError(f"{self.title} has {len(pair[0])} samples but {len(pair[1])} targets for {split}.")
-        return pair and (Sequences if isinstance(pair[0], list) else Tensors)(*pair)
+        return pair and Samples(*pair)
 
     def cut(self, y: Tensor, val: bool, test: bool) -> dict[str, Tensor]:
         """The indices of each split that comes out of the training data; all of them are disjoint."""
@@ -133,14 +131,16 @@ class DataModule(LightningDataModule):
         counts = train.y.bincount(minlength=len(classes)).tolist()
         return self.facts_of_x(train) | {"outputs": len(classes), "classes": classes, "counts": counts}
 
-    def facts_of_x(self, train: Tensors | Sequences) -> dict[str, Any]:
-        x = torch.cat(train.x) if isinstance(train, Sequences) else train.x
-        if isinstance(train, Tensors) and (shown := self.transforms["val"] or self.transforms["train"]):
+    def facts_of_x(self, train: Samples) -> dict[str, Any]:
+        if train.lengths is not None:
+            mean, std = moments(torch.cat(train.x))
+            return {"kind": "sequence", "shape": [None, len(mean)], "mean": mean, "std": std}
+        x = train.x
+        if shown := self.transforms["val"] or self.transforms["train"]:
             some = stratified_order(train.y, 0)[:FEW].tolist()
-            x, _, _ = Tensors(train.x[some], train.y[some], shown).__getitems__(list(range(len(some))))
-        kind = "sequence" if isinstance(train, Sequences) else "image" if x.dim() == 4 else "table"
+            x, _, _ = Samples(train.x[some], train.y[some], shown).__getitems__(list(range(len(some))))
         mean, std = moments(x)
-        return {"kind": kind, "shape": [None] * (kind == "sequence") + list(x.shape[1:]), "mean": mean, "std": std}
+        return {"kind": "image" if x.dim() == 4 else "table", "shape": list(x.shape[1:]), "mean": mean, "std": std}
 
     @cached_property
     def fingerprint(self) -> str:
@@ -174,15 +174,15 @@ class DataModule(LightningDataModule):
             pin_memory=bool(cuda if self.pin_memory == "auto" else self.pin_memory),
         )
 
-    def draw(self, samples: Tensors | Sequences, world: int = 1) -> partial:
+    def draw(self, samples: Samples, world: int = 1) -> partial:
         """The order of an epoch, as a function of the epoch."""
         if self.balanced:
             return partial(exact.balanced, samples.y, self.seed)
-        if isinstance(samples, Sequences):
+        if samples.lengths is not None:
             return partial(exact.bucketed, samples.lengths, self.batch_size * world, self.seed)
         return partial(exact.shuffled, len(samples), self.seed)
 
-    def workers(self, samples: Tensors | Sequences) -> int:
+    def workers(self, samples: Samples) -> int:
         """Loader processes: none for data in memory, where they only cost."""
         if self.num_workers != "auto":
             return int(self.num_workers)

@@ -99,9 +99,7 @@ def walk(root: Path) -> Iterator[str]:
 
 
 def folders(root: str | Path) -> list[str]:
-    with os.scandir(root) as entries:
-        names = [entry.name for entry in entries if os.path.isdir(entry.path) and not entry.name.startswith(".")]
-    return sorted(names, key=natural)
+    return sorted((path.name for path in Path(root).iterdir() if path.is_dir() and path.name[0] != "."), key=natural)
 
 
 def natural(name: str) -> tuple[str, str]:

@@ -20,7 +20,7 @@ from leyden import UserError, require
 from leyden.data.datamodule import cores
 from leyden.data.decode import ENDINGS, MODES, VERSION, decode, pixels, reason, shown
 from leyden.data.folders import Folders, log_once
-from leyden.data.samples import Sequences, Tensors
+from leyden.data.samples import Samples
 from leyden.files import lock, read_json, replacing
 
 CHUNK = 256  # pictures that are decoded at once
@@ -105,7 +105,7 @@ class ImageFolder(Folders):
         rows, y = torch.tensor(found, dtype=torch.int64).view(-1, 2).unbind(1)
         return pictures[rows], y
 
-    def facts_of_x(self, train: Tensors | Sequences) -> dict[str, Any]:
+    def facts_of_x(self, train: Samples) -> dict[str, Any]:
         if self.transforms["train"] or self.transforms["val"]:
             try:
                 return super().facts_of_x(train)
@@ -131,14 +131,14 @@ class ImageFolder(Folders):
         """The file of a sample, relative to the root."""
         return shown(self.splits[split].x.name(index))
 
-    def workers(self, samples: Tensors | Sequences) -> int:
+    def workers(self, samples: Samples) -> int:
         return cores() if self.num_workers == "auto" and not self.cache else super().workers(samples)
 
 
 class Pictures:
     """N x C x H x W of uint8 on disk: files that are decoded when they are asked for, or `cache`, all of them decoded.
 
-    To `Tensors` it is a tensor: an int gives a picture, other indices a part, and index_select reads a batch. The names
+    To `Samples` it is a tensor: an int gives a picture, other indices a part, and index_select reads a batch. The names
     are one array of bytes, which worker processes share: of a list of texts each would come to hold a copy.
     """
 

@@ -24,14 +24,16 @@ def transformed(x: Tensor, transforms: Sequence[Callable[[Tensor], Tensor]]) -> 
     return x
 
 
-class Tensors(Dataset):
-    """Samples of one shape; with transforms of torchvision, one sample at a time.
+class Samples(Dataset):
+    """Samples of one shape, with transforms of torchvision, one at a time; or a list of sequences of T x F.
 
-    A key is epoch * length + index, as `exact.Order` gives it; a batch is (x, y, keys).
+    A key is epoch * length + index, as `exact.Order` gives it. A batch is (x, y, keys); of sequences x is a pair of
+    values, B x T x F padded with zeros, and lengths, B.
     """
 
-    def __init__(self, x: Tensor, y: Tensor, transforms: Sequence[Callable[[Tensor], Tensor]] = (), seed: int = 0):
+    def __init__(self, x: Any, y: Tensor, transforms: Sequence[Callable[[Tensor], Tensor]] = (), seed: int = 0):
         self.x, self.y, self.transforms, self.seed = x, y, list(transforms), seed
+        self.lengths = torch.tensor([len(sequence) for sequence in x]) if isinstance(x, list) else None
 
     def __len__(self) -> int:
         return len(self.y)
@@ -39,6 +41,9 @@ class Tensors(Dataset):
     def __getitems__(self, keys: list[int]) -> tuple[Any, ...]:
         key = torch.tensor(keys)
         index = key % len(self)
+        if self.lengths is not None:
+            values = pad_sequence([self.x[i] for i in index.tolist()], batch_first=True)
+            return (values, self.lengths[index]), self.y[index], key
         if not self.transforms:
             return self.x.index_select(0, index), self.y[index], key  # a tenth of the time of x[index]
         x = []
@@ -47,28 +52,9 @@ class Tensors(Dataset):
                 x.append(torch.as_tensor(transformed(self.x[i], self.transforms)).as_subclass(Tensor))
         return torch.stack(x), self.y[index], key
 
-    def subset(self, index: Tensor) -> "Tensors":
-        return Tensors(self.x[index], self.y[index], self.transforms, self.seed)
-
-
-class Sequences(Dataset):
-    """Sequences of T x F of different length T; a batch is ((B x T x F padded with zeros, lengths B), y, keys)."""
-
-    def __init__(self, x: list[Tensor], y: Tensor):
-        self.x, self.y, self.transforms = x, y, ()  # none here
-        self.lengths = torch.tensor([len(sequence) for sequence in x])
-
-    def __len__(self) -> int:
-        return len(self.y)
-
-    def __getitems__(self, keys: list[int]) -> tuple[Any, ...]:
-        key = torch.tensor(keys)
-        index = key % len(self)
-        values = pad_sequence([self.x[i] for i in index.tolist()], batch_first=True)
-        return (values, self.lengths[index]), self.y[index], key
-
-    def subset(self, index: Tensor) -> "Sequences":
-        return Sequences([self.x[i] for i in index.tolist()], self.y[index])
+    def subset(self, index: Tensor) -> "Samples":
+        x = self.x[index] if self.lengths is None else [self.x[i] for i in index.tolist()]
+        return Samples(x, self.y[index], self.transforms, self.seed)
 
 
 def moments(x: Tensor) -> tuple[list[float], list[float]]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from leyden import UserError, require
 from leyden.data.datamodule import DataModule
 from leyden.data.folders import log_once, natural
-from leyden.data.samples import Tensors, moments
+from leyden.data.samples import Samples, moments
 
 FEW, MOST = 20, 1000  # whole numbers that still look like classes; categories of a column
 GROUP = r"[,' \u00a0\u202f]"  # between the digits of 1,234,567
@@ -107,7 +107,7 @@ class Table(DataModule):
         form = {"offset": float(numbers.median())} if close and numbers.median().abs() > numbers.std() else {}
         return values, form | ({"decimal": ","} if decimal == "," else {})
 
-    def facts_of_x(self, train: Tensors) -> dict[str, Any]:
+    def facts_of_x(self, train: Samples) -> dict[str, Any]:
         mean, std = list[float](), list[float]()  # of the model's inputs: categories stay 0 and 1
         for column, values in zip(self.columns, train.x.T, strict=True):
             count = len(column.get("categories", []))

@@ -47,9 +47,9 @@ def explain(trainer: Trainer, task: LightningModule, error: Exception) -> str | 
         return f"The gradient of {found[1]} is NaN; the traceback above, and in train.log, ends at its line."
     if isinstance(error, MisconfigurationException) or re.search("metric .* is not available", said):
         return f"{said}."
-    if not step or not re.search(SIZES, str(error), re.I):
-        return None
-    return f"{step} fails on sizes in {layer or line}; change it or what comes before it. Torch says: {said}."
+    if step and re.search(SIZES, str(error), re.I):
+        return f"{step} fails on sizes in {layer or line}; change it or what comes before it. Torch says: {said}."
+    return None
 
 
 def place(task: LightningModule, error: Exception) -> tuple[str, str, str]:

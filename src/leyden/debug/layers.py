@@ -76,7 +76,7 @@ class Finite(Callback):
 
     def on_train_start(self, trainer: Trainer, task: LightningModule) -> None:
         for name, layer in task.named_modules():
-            if layer is not task and not isinstance(layer, Metric | MetricCollection):
+            if name and not isinstance(layer, Metric | MetricCollection):
                 layer.register_forward_hook(partial(self.check, name), with_kwargs=True)
 
     def on_train_batch_start(self, trainer: Trainer, task: LightningModule, batch: Any, batch_idx: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pandas
 import yaml
 
-from leyden import UserError
+from leyden import UserError, require
 from leyden.run.configs import NEEDED
 from leyden.run.run import Run, Status
 
@@ -100,9 +100,9 @@ def curves(directory: Path | str, **options: Any) -> pandas.DataFrame:
 def where(runs: pandas.DataFrame, condition: str) -> pandas.DataFrame:
     """The runs that have key=value, of any column; UserError where no run has the key, or it is no condition."""
     key, equals, text = condition.partition("=")
-    if not equals or key not in runs:
-        near = get_close_matches(key, list(runs), 1) or ["optimizer.lr"]
-        raise UserError(f"`--where` must be a key of the runs and its value, as {near[0]}=<value>; got `{condition}`.")
+    near = get_close_matches(key, list(runs), 1) or ["optimizer.lr"]
+    must = f"a key of the runs and its value, as {near[0]}=<value>"
+    require(bool(equals) and key in runs, "--where", must, condition)
     return runs[[matches(value, text) for value in runs[key]]]
 
 

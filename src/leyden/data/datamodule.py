@@ -81,8 +81,8 @@ class DataModule(LightningDataModule):
         """The data of train, val and test; UserError where nothing is left to train on."""
         found = {split: self.samples(split) for split in SPLITS}
         train = found["train"]
-        cut = self.cut(train.y, found["val"] is None, found["test"] is None) if train else {"train": ()}
-        if not len(cut["train"]):
+        cut = self.cut(train.y, found["val"] is None, found["test"] is None) if train else {}
+        if not train or not len(cut["train"]):
             raise UserError(
                 f"{self.title} has no training samples; check its files, or lower val_fraction or test_fraction."
             )

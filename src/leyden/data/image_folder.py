@@ -55,7 +55,7 @@ class ImageFolder(Folders):
         require(channels in MODES, "data.channels", "1 for grey or 3 for colour", channels)
         require(on_bad_file in ("error", "skip"), "data.on_bad_file", "error or skip", on_bad_file)
         ImageColor.getrgb(background)  # ValueError for what is no colour
-        self.settings = (sides and tuple(sides)), channels, background
+        self.settings: Any = (tuple(sides) if sides else None), channels, background
         self.on_bad_file, self.cache, self.data_dir = on_bad_file, cache, Path(data_dir)
 
     @cached_property

@@ -67,7 +67,8 @@ class Size(Callback):
     """
 
     def __init__(self, use: bool = False, **options: Any):
-        self.use, self.finder, self.size = use, BatchSizeFinder(**options), None  # the size in use
+        self.use, self.finder = use, BatchSizeFinder(**options)
+        self.size: int | None = None  # in use
 
     def on_load_checkpoint(self, trainer: Trainer, task: LightningModule, checkpoint: dict[str, Any]) -> None:
         self.size = checkpoint["callbacks"].get(self.state_key, {}).get("size")

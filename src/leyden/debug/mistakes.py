@@ -31,7 +31,8 @@ class Mistakes(Callback):
 
     def on_test_batch_end(self, trainer: Trainer, task: Any, outputs: Any, batch: Any, *_: Any) -> None:
         classes = getattr(task, "classes", None)
-        x, y = batch if isinstance(batch, list | tuple) and len(batch) == 2 else (None, None)
+        pair: Any = batch if isinstance(batch, list | tuple) and len(batch) == 2 else (None, None)
+        x, y = pair
         if not (self.writers and classes and isinstance(x, Tensor) and x.dim() == 4 and isinstance(outputs, Tensor)):
             return
         if outputs.shape != (len(y), len(classes)):

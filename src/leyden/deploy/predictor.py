@@ -22,10 +22,10 @@ def collate(transforms: list[Callable[[Tensor], Tensor]], samples: list[Sample])
     good, errors = list[Tensor](), list[str | None]()
     for sample in samples:
         try:
-            x = transformed(sample.read(), transforms)
-            if good and x.dim() == 3 and x.shape != good[0].shape:
-                raise UserError(f"{sample.name} is {list(x.shape)} after the run's transforms, others are not.")
-            good.append(x)
+            one = transformed(sample.read(), transforms)
+            if good and one.dim() == 3 and one.shape != good[0].shape:
+                raise UserError(f"{sample.name} is {list(one.shape)} after the run's transforms, others are not.")
+            good.append(one)
             errors.append(None)
         except UserError as error:
             errors.append(str(error))

@@ -148,7 +148,7 @@ class DataModule(LightningDataModule):
         digest = hashlib.sha256()
         for split in SPLITS:
             samples = self.splits[split]
-            for part in (*(samples.x if isinstance(samples.x, list) else [samples.x]), samples.y):
+            for part in (*([samples.x] if samples.lengths is None else samples.x), samples.y):
                 digest.update(part.contiguous().numpy().data)
         return digest.hexdigest()
 

@@ -75,7 +75,7 @@ def pixels(raw: bytes, size: tuple[int, int] | None, channels: int, background: 
 def flatten(image: Image.Image, background: str) -> Image.Image:
     """In 8 bits, upright, without transparency. Raises ValueError for depths and inks of which the white is unknown."""
     image.load()
-    bits = image.tag_v2.get(258, (16,))[0] if image.format == "TIFF" else 16
+    bits = image.tag_v2.get(258, (16,))[0] if image.format == "TIFF" else 16  # of a grey value
     if image.mode == "F" or (image.mode.startswith("I") and bits != 16):
         raise ValueError(f"it has {bits} bits for a grey value, of which nobody knows the white; save it with 8 or 16")
     if image.mode == "CMYK" and image.format == "JPEG" and "adobe" not in image.info:

@@ -47,12 +47,13 @@ def table(outputs: list[Any]) -> tuple[DataFrame, dict[str, np.ndarray]]:
             raise UserError("`predict_step` must return a dict of tensors or lists with an entry for each sample.")
     whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     count = len(next(iter(whole.values())))
-    rows = DataFrame({"name": list(map(str, range(count)))})
+    columns: dict[str, Any] = {"name": list(map(str, range(count)))}
     for name, array in whole.items():
         if array.size == count:  # floats with the digits that their type has
             values = array.reshape(count)
-            rows[name] = values.astype(str).astype(float) if array.dtype.kind == "f" else values
-    rows["error"] = rows.pop("error") if "error" in rows else None
+            columns[name] = values.astype(str).astype(float) if array.dtype.kind == "f" else values
+    error = columns.pop("error", None)
+    rows = DataFrame(columns | {"error": error})
     return rows, {name: array for name, array in whole.items() if array.size != count}
 
 
@@ -60,8 +61,7 @@ def save(outputs: list[Any], path: Path | None, beside: Path | None, overwrite: 
     """Write what predict_steps returned to the path beside the file, or to the screen, and arrays to a .npz file."""
     rows, arrays = table(outputs)
     if path is None and arrays:
-        what = ", ".join(arrays)
-        raise UserError(f"{what} of `predict_step` has several values for a sample; type output=<file>.csv.")
+        raise UserError(f"{', '.join(arrays)} of `predict_step` are arrays, which need a file; type output=<file>.csv.")
     if path and path.suffix.lower() == ".jsonl":
         rows.to_json(beside, orient="records", lines=True, force_ascii=False, double_precision=15)
     else:

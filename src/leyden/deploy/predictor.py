@@ -10,7 +10,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from leyden import UserError
+from leyden import UserError, require
 from leyden.data.datamodule import DataModule
 from leyden.data.samples import transformed
 from leyden.deploy.graph import Metadata
@@ -43,9 +43,8 @@ def to_predict(datamodule: LightningDataModule, split: str) -> LightningDataModu
     """
     if isinstance(datamodule, DataModule) and split != "predict":
         datamodule.tested, split = split, "test"
-    if split == "train" or not is_overridden(f"{split}_dataloader", datamodule):
-        name = type(datamodule).__name__
-        raise UserError(f"`split` must be one of val, test, predict that {name} has a loader for; got `{split}`.")
+    good = split != "train" and is_overridden(f"{split}_dataloader", datamodule)
+    require(good, "split", f"one of val, test, predict that {type(datamodule).__name__} has a loader for", split)
     loader, setup = getattr(datamodule, f"{split}_dataloader"), datamodule.setup
     changed: Any = datamodule
     changed.setup = lambda stage: setup("validate" if split == "val" else split)

@@ -135,8 +135,8 @@ def titled(table: Table, form: str) -> str:
     """A table, on the screen with a line above it."""
     content, title = cells(table), ""
     if form == "text":
-        ranked = f"best {table.metric} first ({table.mode})"
-        title = f"{ranked if table.mode else f'{table.metric}, not ranked: its name does not say which is better'}\n"
+        unknown = f"{table.metric}, not ranked: its name does not say which is better\n"
+        title = f"best {table.metric} first ({table.mode})\n" if table.mode else unknown
     elif form == "markdown":
         content = content.map(lambda cell: cell.replace("|", "\\|"))
     sides = ["left" if name in ("run", "status", *table.settings) else "right" for name in content]

@@ -4,7 +4,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from leyden import require
 from leyden.launch.command import launch
@@ -14,56 +14,45 @@ log = logging.getLogger("leyden.export")
 
 def export(cfg: DictConfig) -> str:
     """One file with raw input and meaning out; returns its path."""
-    from leyden.deploy import formats, output, verify
+    from leyden.deploy import formats, graph, output, verify
     from leyden.resume import checkpoints
     from leyden.run import build, process, record
     from leyden.run.run import Run
+    from leyden.tasks.supervised import Supervised
 
     with process.restored(), record.recording(cfg) as own:
         require(cfg.format in formats.ENDINGS, "format", f"one of {', '.join(formats.ENDINGS)}", cfg.format)
-        run = Run(Path(cfg.run).parent.parent)
-        target = target_path(cfg, run.directory, formats.ENDINGS[cfg.format])
+        ending, run = formats.ENDINGS[cfg.format], Run(Path(cfg.run).parent.parent)
+        good = cfg.output is None or str(cfg.output).endswith(ending)
+        require(good, "output", f"a file that ends in {ending}", cfg.output)
+        target = run.directory / "exports" / f"{Path(cfg.run).stem}{ending}"
+        if cfg.output:
+            target = Path(cfg.output).expanduser().absolute()
         with output.writing(target, cfg.overwrite) as beside:
-            # the checkpoint's task, and what it makes of real samples
+            # the checkpoint's task, and what it makes of real samples, or of the example of a user's own task
             process.set_global_torch_flags(cfg)
-            task = build.task(cfg)
+            task: Any = build.task(cfg)
             checkpoints.load(task, Path(cfg.run))
-            graph, metadata, cases = prepare(task.float().eval(), cfg)
+            task.float().eval()
+            if isinstance(task, Supervised):
+                parts: Any = verify.from_data(task, build.data(cfg), graph.metadata_of(cfg, task.meaning))
+            else:
+                parts = verify.from_example(task)
+            module, metadata, cases = parts
             metadata.run, metadata.checkpoint = run.directory.name, Path(cfg.run).name
             metadata.commit, metadata.versions = run.record.get("commit"), record.origin(cfg)["versions"]
 
             # the file beside its place, which it takes only if it gives the same
-            formats.write(cfg.format, graph, cases[0][0], metadata, beside)
+            formats.write(cfg.format, module, cases[0][0], metadata, beside)
             report = {"file": str(target), "format": cfg.format, "bytes": beside.stat().st_size}
-            report |= verify.check(cfg.format, beside, graph, metadata, cases)
+            report |= verify.check(cfg.format, beside, module, metadata, cases)
         own.update(export=report)
 
         unit = " standard deviations of the target" if metadata.target_std else ""
-        difference = f"{report['max_abs_diff']:.2g}{unit} (limit {report['tolerance']:g})"
         log.info("%s takes %s and gives %s", target, metadata.inputs, metadata.outputs)
-        log.info("max abs difference from the checkpoint: %s", difference)
+        limit = f"(limit {report['tolerance']:g})"
+        log.info("max abs difference from the checkpoint: %.2g%s %s", report["max_abs_diff"], unit, limit)
         return str(target)
-
-
-def prepare(task: Any, cfg: DictConfig) -> Any:
-    """What is exported, its metadata, and what its file is checked on: real samples, or the example of an own task."""
-    from leyden.deploy import graph, verify
-    from leyden.run import build
-    from leyden.tasks.supervised import Supervised
-
-    if not isinstance(task, Supervised):
-        return verify.from_example(task)
-    tree: Any = OmegaConf.to_container(cfg, resolve=True)
-    datamodule = build.data(cfg)
-    return verify.from_data(task, datamodule, graph.metadata_of(tree["facts"] or {}, tree["data"], task.meaning))
-
-
-def target_path(cfg: DictConfig, directory: Path, ending: str) -> Path:
-    """Where the file goes: where the user says, or the run's exports/, by the name of the checkpoint."""
-    if not cfg.output:
-        return directory / "exports" / f"{Path(cfg.run).stem}{ending}"
-    require(str(cfg.output).endswith(ending), "output", f"a file that ends in {ending}", cfg.output)
-    return Path(cfg.output).expanduser().absolute()
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
 """Predict with a run's checkpoint: a row for each input, or for each sample of the run's own data."""
 
 import logging
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from leyden import Failed, UserError, require
 from leyden.launch.command import launch
@@ -15,7 +16,7 @@ log = logging.getLogger("leyden.predict")
 
 def predict(cfg: DictConfig) -> int:
     """The rows of all inputs, in their order, in a file or on the screen; returns how many there are."""
-    from leyden.deploy import predictor
+    from leyden.deploy import output
     from leyden.run import build, process, record
 
     with process.restored(), record.recording(cfg):
@@ -28,20 +29,21 @@ def predict(cfg: DictConfig) -> int:
         require(good, "output", "a file that ends in .csv or .jsonl", cfg.output)
         process.set_global_torch_flags(cfg)
 
-        with predictor.writing(path, cfg.overwrite) as writer:  # each batch as it comes
+        with output.writing(path, cfg.overwrite) if path else nullcontext() as beside:
             model, source = prepare(cfg)
             cfg.trainer.enable_progress_bar &= path is not None
-            build.trainer(cfg, [writer]).predict(model, source, return_predictions=False)
-            if not writer.total:
+            outputs = build.trainer(cfg, []).predict(model, source)
+            if not outputs:
                 raise UserError("There is nothing to predict in what was asked for.")
+            rows = output.save(outputs, path, beside, cfg.overwrite)
         if path:
-            log.info("%s row%s in %s", f"{writer.total:,}", "s" * (writer.total != 1), path)
-        if writer.unreadable:
-            message = f"{writer.unreadable} of {writer.total} inputs could not be read; see the column error."
-            if cfg.strict or writer.unreadable == writer.total:
+            log.info("%s row%s in %s", f"{len(rows):,}", "s" * (len(rows) != 1), path)
+        if unreadable := rows["error"].count():
+            message = f"{unreadable} of {len(rows)} inputs could not be read; see the column error."
+            if cfg.strict or unreadable == len(rows):
                 raise Failed(message)
             log.warning(message)
-        return writer.total
+        return len(rows)
 
 
 def prepare(cfg: DictConfig) -> tuple[Any, Any]:
@@ -71,15 +73,13 @@ def prepare(cfg: DictConfig) -> tuple[Any, Any]:
     if data and (not isinstance(data, DataModule) or cfg.split == "predict"):
         raise UserError("`split` must be one of train, val, test of a datamodule of leyden; or type input=<path>.")
 
-    tree: Any = OmegaConf.to_container(cfg, resolve=True)
-    metadata = graph.metadata_of(tree["facts"] or {}, tree["data"], task.meaning)
+    metadata = graph.metadata_of(cfg, task.meaning)
     samples: Any = list(inputs.of_split(cfg.split, data) if data else inputs.of_path(str(cfg.input), metadata))
     nodes = [] if data else cfg.data.get("eval_transforms") or []
     transforms = [build.make(cfg, "data.eval_transforms", node) for node in nodes]
     workers = cfg.data.get("num_workers") if cfg.num_workers is None else cfg.num_workers
-    if not isinstance(workers, int):
-        pictures = cfg.input and metadata.kind == "image"
-        workers = min(cores(), len(samples) // 100) if pictures else 0  # for few a process costs more than it saves
+    if not isinstance(workers, int):  # for few pictures a process costs more than it saves
+        workers = min(cores(), len(samples) // 100) if cfg.input and metadata.kind == "image" else 0
     size, collate = cfg.batch_size or cfg.data.get("batch_size") or 64, partial(predictor.collate, transforms)
     loader: DataLoader = DataLoader(samples, batch_size=size, num_workers=workers, collate_fn=collate)
     return predictor.Predictor(graph.Graph(task), metadata, cfg.top_k, cfg.all_probs), loader

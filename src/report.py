@@ -10,6 +10,7 @@ import io
 import signal
 import sys
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import NoReturn
 
@@ -53,7 +54,14 @@ def report(argv: list[str]) -> None:
         sys.stdout.write(difference(*(paths.find(run, logs).directory for run in asked.diff)))
         return
 
-    runs = results.results(*([place(name, logs) for name in asked.places] or [newest_sweep(logs)]))
+    sweeps = (folder for folder in sorted(logs.glob("sweep/*/"), reverse=True) if any(folder.glob("*/run.json")))
+    places = [place(name, logs) for name in asked.places] or [*islice(sweeps, 1)]
+    if not places:
+        single = paths.in_words(logs / "train")
+        raise UserError(
+            f"There is no sweep in {paths.in_words(logs)}; python src/report.py {single} shows single runs."
+        )
+    runs = results.results(*places)
     chosen = runs[runs.objective.notna()]
     for condition in asked.where:
         chosen = results.where(chosen, condition)
@@ -73,15 +81,6 @@ def place(name: str, logs: Path) -> Path:
     """A folder as it is typed, from the project, or by the name of a run."""
     folders = (Path(name).expanduser(), paths.in_project(name), logs / "train" / name)
     return next((path for path in folders if path.is_dir()), Path(name))
-
-
-def newest_sweep(logs: Path) -> Path:
-    """The newest sweep with a run; UserError if there is none."""
-    for folder in sorted(logs.glob("sweep/*/"), reverse=True):
-        if any(folder.glob("*/run.json")):
-            return folder
-    single = paths.in_words(logs / "train")
-    raise UserError(f"There is no sweep in {paths.in_words(logs)}; python src/report.py {single} shows single runs.")
 
 
 def remarks(runs: pandas.DataFrame) -> Iterator[str]:

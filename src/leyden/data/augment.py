@@ -89,11 +89,12 @@ class ShiftCrop(Transform):
 
 
 class RandomResizedCrop(Transform):
-    """Stretch a random part over the whole picture, bilinear (Szegedy et al. 2014); see `rectangle`."""
+    """Stretch a random part, `scale` of the area, over the whole picture, bilinear (Szegedy et al. 2014)."""
 
-    def __init__(self, scale: Sequence = (0.25, 1.0), ratio: Sequence = (0.75, 1.3333)):
+    ratio = 0.75, 1.3333
+
+    def __init__(self, scale: Sequence = (0.25, 1.0)):
         self.scale = within("RandomResizedCrop.scale", scale, 0, 1, count=2)
-        self.ratio = within("RandomResizedCrop.ratio", ratio, 0.01, 100, count=2)
 
     def __call__(self, x: Tensor, u: Tensor) -> Tensor:
         top, left, height, width = (p[:, None] for p in rectangle(u, self.scale, self.ratio, x.shape))
@@ -109,35 +110,34 @@ def stretched(start: Tensor, part: Tensor, side: int) -> Tensor:
 
 
 class Affine(Transform):
-    """Turn and shear (+-degrees), scale (factors from, to), shift (+-share of a side): bilinear, zeros from outside."""
+    """Turn (+-degrees), scale (factors from, to), shift (+-share of a side): bilinear, zeros from outside."""
 
-    def __init__(self, degrees: float = 10.0, translate: float = 0.1, scale: Sequence = (0.9, 1.1), shear: float = 0.0):
+    def __init__(self, degrees: float = 10.0, translate: float = 0.1, scale: Sequence = (0.9, 1.1)):
         self.degrees = within("Affine.degrees", degrees, 0, 180)
         self.translate = within("Affine.translate", translate, 0, 1)
         self.scale = within("Affine.scale", scale, 0.01, 100, count=2)
-        self.shear = within("Affine.shear", shear, 0, 89)
 
     def __call__(self, x: Tensor, u: Tensor) -> Tensor:
         # not by F.affine_grid: that is a matrix product, which a GPU may do in TF32, with 10 bits to a coordinate
         h, w = x.shape[2:]
-        turn, right, down, shear = between(u[:, :4, None, None], -1, 1).unbind(1)
+        turn, right, down = between(u[:, :3, None, None], -1, 1).unbind(1)
         scale = between(u[:, 4, None, None], *self.scale)
         dx = torch.arange(w, device=x.device) - (w - 1) / 2 - right * self.translate * w  # from the shifted centre
         dy = (torch.arange(h, device=x.device) - (h - 1) / 2)[:, None] - down * self.translate * h
-        turn, tan = (turn * self.degrees).deg2rad(), (shear * self.shear).deg2rad().tan()
+        turn = (turn * self.degrees).deg2rad()
         cos, sin = turn.cos() / scale, turn.sin() / scale
-        column, row = (cos - sin * tan) * dx + (sin + cos * tan) * dy, cos * dy - sin * dx  # where in x a pixel stands
+        column, row = cos * dx + sin * dy, cos * dy - sin * dx  # where in x a pixel stands
         grid = torch.stack([column * (2 / w), row * (2 / h)], -1)
         return F.grid_sample(x.float(), grid, align_corners=False).to(x.dtype)  # bf16 coordinates would move pixels
 
 
 class Erasing(Transform):
-    """Fill, with probability p, a random part of the picture (Zhong et al. 2017); see `rectangle`."""
+    """Fill, with probability p, a random part of the picture, `scale` of its area, with zeros (Zhong et al. 2017)."""
 
-    def __init__(self, p: float = 0.5, scale: Sequence = (0.02, 0.33), ratio: Sequence = (0.3, 3.3), value: float = 0):
-        self.p, self.value = within("Erasing.p", p, 0, 1), within("Erasing.value", value, 0, 1)
-        self.scale = within("Erasing.scale", scale, 0, 1, count=2)
-        self.ratio = within("Erasing.ratio", ratio, 0.01, 100, count=2)
+    ratio = 0.3, 3.3
+
+    def __init__(self, p: float = 0.5, scale: Sequence = (0.02, 0.33)):
+        self.p, self.scale = within("Erasing.p", p, 0, 1), within("Erasing.scale", scale, 0, 1, count=2)
 
     def __call__(self, x: Tensor, u: Tensor) -> Tensor:
         part = rectangle(u, self.scale, self.ratio, x.shape)
@@ -145,7 +145,7 @@ class Erasing(Transform):
         row = torch.arange(x.shape[2], device=x.device)[:, None] - top
         column = torch.arange(x.shape[3], device=x.device) - left
         inside = (row >= 0) & (row < height) & ((column >= 0) & (column < width))
-        return x.masked_fill(inside & (u[:, 4] < self.p)[:, None, None, None], self.value)
+        return x.masked_fill(inside & (u[:, 4] < self.p)[:, None, None, None], 0)
 
 
 class BrightnessContrast(Transform):

@@ -14,7 +14,7 @@ from torchvision.transforms import v2
 
 from leyden import UserError, require
 from leyden.data.augment import Transform, augment
-from leyden.data.samples import Sequences, Tensors, moments, to_float, whole
+from leyden.data.samples import Samples, moments, to_float
 from leyden.resume import exact
 
 SPLITS = ("train", "val", "test")
@@ -53,8 +53,7 @@ class DataModule(LightningDataModule):
         self.batch_size, self.num_workers, self.pin_memory = batch_size, num_workers, pin_memory
         self.drop_last, self.balanced, self.seed = drop_last, balanced, seed
         self.val_fraction, self.test_fraction, self.split_seed = val_fraction, test_fraction, split_seed
-        self.fold, self.folds = fold, folds
-        self.title = type(self).__name__
+        self.fold, self.folds, self.title = fold, folds, type(self).__name__
         self.notes: dict[str, Any] = {}  # what run.json is to hold of the data
         self.augment = list(augment or [])
         self.transforms = {"train": train_transforms or [], "val": eval_transforms or [], "test": eval_transforms or []}
@@ -78,33 +77,29 @@ class DataModule(LightningDataModule):
     # splits
 
     @cached_property
-    def splits(self) -> dict[str, Tensors | Sequences]:
+    def splits(self) -> dict[str, Samples]:
         """The data of train, val and test; UserError where nothing is left to train on."""
         found = {split: self.samples(split) for split in SPLITS}
         train = found["train"]
-        if not train:
-            raise UserError(f"{self.title} has no training samples; check its files or its size.")
-        cut = self.cut(train.y, found["val"] is None, found["test"] is None)
-        if len(cut["train"]) == 0:
-            raise UserError(f"{self.title} has no training samples left; lower val_fraction or test_fraction.")
+        cut = self.cut(train.y, found["val"] is None, found["test"] is None) if train else {}
+        if not train or not len(cut["train"]):
+            raise UserError(
+                f"{self.title} has no training samples; check its files, or lower val_fraction or test_fraction."
+            )
         none = train.subset(torch.tensor([], dtype=torch.int64))
         splits = {split: train.subset(cut[split]) if split in cut else found[split] or none for split in SPLITS}
         for split, samples in splits.items():
-            if isinstance(samples, Tensors):
-                samples.transforms, samples.seed = self.transforms[split], self.seed
+            samples.transforms, samples.seed = self.transforms[split], self.seed
         sizes = {split: len(samples) for split, samples in splits.items()}
         self.notes |= {"split_sizes": sizes, "cut_splits": list(cut) if len(cut) > 1 else []}
         return splits
 
-    def samples(self, split: str) -> Tensors | Sequences | None:
-        with exact.isolated(self.seed):  # what `read` draws is the same for each split and in each command
+    def samples(self, split: str) -> Samples | None:
+        with exact.isolated(self.seed):  # what it draws is the same for each split and in each command
             pair = self.read(split)
-        if pair is None:
-            return None
-        x, y = pair
-        if len(x) != len(y):
-            raise UserError(f"{self.title} has {len(x)} samples but {len(y)} targets for {split}.")
-        return Sequences(x, y) if isinstance(x, list) else Tensors(x, y)
+        if pair and len(pair[0]) != len(pair[1]):
+            raise UserError(f"{self.title} has {len(pair[0])} samples but {len(pair[1])} targets for {split}.")
+        return pair and Samples(*pair)
 
     def cut(self, y: Tensor, val: bool, test: bool) -> dict[str, Tensor]:
         """The indices of each split that comes out of the training data; all of them are disjoint."""
@@ -122,23 +117,9 @@ class DataModule(LightningDataModule):
     def facts(self) -> dict[str, Any]:
         """What models and tasks need to know of the data, in plain values. Raises UserError where labels do not fit."""
         train = self.splits["train"]
-        of_y = self.facts_of_numbers if train.y.is_floating_point() else self.facts_of_classes
-        return self.facts_of_x(train) | of_y(train.y)
-
-    def facts_of_x(self, train: Tensors | Sequences) -> dict[str, Any]:
-        x = torch.cat(train.x) if isinstance(train, Sequences) else train.x
-        if isinstance(train, Tensors) and (shown := self.transforms["val"] or self.transforms["train"]):
-            some = stratified_order(train.y, 0)[:FEW].tolist()
-            x, _, _ = Tensors(train.x[some], train.y[some], shown).__getitems__(list(range(len(some))))
-        kind = "sequence" if isinstance(train, Sequences) else "image" if x.dim() == 4 else "table"
-        mean, std = moments(x)
-        return {"kind": kind, "shape": [None] * (kind == "sequence") + list(x.shape[1:]), "mean": mean, "std": std}
-
-    def facts_of_numbers(self, y: Tensor) -> dict[str, Any]:
-        mean, std = moments(y.reshape(len(y), -1))
-        return {"outputs": len(mean), "target_mean": mean, "target_std": std}
-
-    def facts_of_classes(self, y: Tensor) -> dict[str, Any]:
+        if train.y.is_floating_point():
+            mean, std = moments(train.y.reshape(len(train), -1))
+            return self.facts_of_x(train) | {"outputs": len(mean), "target_mean": mean, "target_std": std}
         labels = torch.cat([samples.y for samples in self.splits.values() if len(samples)])
         low, high = int(labels.min()), int(labels.max())
         classes = self.classes or [str(label) for label in range(high + 1)]
@@ -147,8 +128,19 @@ class DataModule(LightningDataModule):
             raise UserError(f"{self.title} has labels from {low} to {high}, but {wanted}.")
         if low == high:
             raise UserError(f"{self.title} has samples of one class only, {classes[low]}; it needs two or more.")
-        counts = y.bincount(minlength=len(classes)).tolist()
-        return {"outputs": len(classes), "classes": classes, "counts": counts}
+        counts = train.y.bincount(minlength=len(classes)).tolist()
+        return self.facts_of_x(train) | {"outputs": len(classes), "classes": classes, "counts": counts}
+
+    def facts_of_x(self, train: Samples) -> dict[str, Any]:
+        if train.lengths is not None:
+            mean, std = moments(torch.cat(train.x))
+            return {"kind": "sequence", "shape": [None, len(mean)], "mean": mean, "std": std}
+        x = train.x
+        if shown := self.transforms["val"] or self.transforms["train"]:
+            some = stratified_order(train.y, 0)[:FEW].tolist()
+            x, _, _ = Samples(train.x[some], train.y[some], shown).__getitems__(list(range(len(some))))
+        mean, std = moments(x)
+        return {"kind": "image" if x.dim() == 4 else "table", "shape": list(x.shape[1:]), "mean": mean, "std": std}
 
     @cached_property
     def fingerprint(self) -> str:
@@ -156,7 +148,7 @@ class DataModule(LightningDataModule):
         digest = hashlib.sha256()
         for split in SPLITS:
             samples = self.splits[split]
-            for part in (*(samples.x if isinstance(samples.x, list) else [samples.x]), samples.y):
+            for part in (*([samples.x] if samples.lengths is None else samples.x), samples.y):
                 digest.update(part.contiguous().numpy().data)
         return digest.hexdigest()
 
@@ -173,7 +165,7 @@ class DataModule(LightningDataModule):
             samples,
             batch_size=self.batch_size,
             sampler=order,
-            collate_fn=whole,
+            collate_fn=tuple,  # samples make their batches themselves
             drop_last=drop_last and shuffle,
             num_workers=workers,
             worker_init_fn=partial(exact.ignore_signals_in_worker, then=partial(pl_worker_init_function, rank=rank)),
@@ -182,19 +174,19 @@ class DataModule(LightningDataModule):
             pin_memory=bool(cuda if self.pin_memory == "auto" else self.pin_memory),
         )
 
-    def draw(self, samples: Tensors | Sequences, world: int = 1) -> partial:
+    def draw(self, samples: Samples, world: int = 1) -> partial:
         """The order of an epoch, as a function of the epoch."""
         if self.balanced:
             return partial(exact.balanced, samples.y, self.seed)
-        if isinstance(samples, Sequences):
+        if samples.lengths is not None:
             return partial(exact.bucketed, samples.lengths, self.batch_size * world, self.seed)
         return partial(exact.shuffled, len(samples), self.seed)
 
-    def workers(self, samples: Tensors | Sequences) -> int:
+    def workers(self, samples: Samples) -> int:
         """Loader processes: none for data in memory, where they only cost."""
         if self.num_workers != "auto":
             return int(self.num_workers)
-        return 0 if isinstance(samples, Sequences) or not samples.transforms else cores()
+        return cores() if samples.transforms else 0
 
     def train_dataloader(self) -> DataLoader:
         return self.loader("train", shuffle=True)

@@ -1,18 +1,19 @@
 """From a picture's file to its pixels: the one way for training and for predictions."""
 
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image, ImageChops, ImageColor, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageColor, ImageOps, UnidentifiedImageError
 from torch import Tensor
 from torch.nn.functional import interpolate
 from torchvision.io import ImageReadMode, decode_jpeg
 
-from leyden import UserError
+from leyden import UserError, in_a_line
 
 ENDINGS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")  # in any case
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")  # Pillow knows some that start other programs
@@ -46,7 +47,14 @@ def reason(error: Exception) -> str:
     """Why a file was not decoded, in a few words."""
     if isinstance(error, UnidentifiedImageError):
         return "it is no picture of a kind that is known here"
-    return " ".join((getattr(error, "strerror", None) or str(error) or type(error).__name__).split()).rstrip(".")
+    return getattr(error, "strerror", None) or in_a_line(error)
+
+
+def resized(x: Tensor, size: Sequence[int] | None) -> Tensor:
+    """Pictures of B x C x H x W, antialiased; None leaves them as they are."""
+    if size is None or list(x.shape[2:]) == list(size):
+        return x
+    return interpolate(x, tuple(size), mode="bilinear", antialias=True)
 
 
 def pixels(raw: bytes, size: tuple[int, int] | None, channels: int, background: str) -> Tensor:
@@ -59,32 +67,23 @@ def pixels(raw: bytes, size: tuple[int, int] | None, channels: int, background: 
         with suppress(RuntimeError):  # where it fails Pillow has the last word
             x = decode_jpeg(data, READ[channels], apply_exif_orientation=True)
     if x is None:
-        flat = flatten(image, channels, background)
+        flat = flatten(image, background).convert(MODES[channels])
         x = torch.from_numpy(np.array(flat)).view(flat.height, flat.width, channels).permute(2, 0, 1)
-    if size and x.shape[1:] != tuple(size):
-        x = interpolate(x[None], tuple(size), mode="bilinear", antialias=True)[0]
-    return x.contiguous()
+    return resized(x[None], size)[0].contiguous()
 
 
-def flatten(image: Image.Image, channels: int, background: str) -> Image.Image:
-    """In 8 bits, grey or colour, upright, without transparency."""
-    if image.mode.startswith(("I", "F")):
-        return eight_bits(image).convert(MODES[channels])
+def flatten(image: Image.Image, background: str) -> Image.Image:
+    """In 8 bits, upright, without transparency. Raises ValueError for depths and inks of which the white is unknown."""
     image.load()
-    foreign = image.mode == "CMYK" and image.format == "JPEG" and "adobe" not in image.info
+    bits = image.tag_v2.get(258, (16,))[0] if image.format == "TIFF" else 16  # of a grey value
+    if image.mode == "F" or (image.mode.startswith("I") and bits != 16):
+        raise ValueError(f"it has {bits} bits for a grey value, of which nobody knows the white; save it with 8 or 16")
+    if image.mode == "CMYK" and image.format == "JPEG" and "adobe" not in image.info:
+        raise ValueError("its inks may be stored inverted, as Adobe's marker is missing; save it in RGB")
     image = ImageOps.exif_transpose(image)
-    if foreign:  # Pillow takes all for Adobe's, which are stored inverted
-        image = ImageChops.invert(image)
+    if image.mode.startswith("I"):
+        return Image.fromarray(((np.asarray(image).astype(np.uint32) * 255 + 32767) // 65535).astype(np.uint8))
     if image.has_transparency_data:
         below = Image.new("RGBA", image.size, (*ImageColor.getrgb(background)[:3], 255))
-        image = Image.alpha_composite(below, image.convert("RGBA"))
-    return image.convert(MODES[channels])
-
-
-def eight_bits(image: Image.Image) -> Image.Image:
-    """Grey of 16 bits, or of the depth that a TIFF states. Raises ValueError for 32 bits."""
-    if not (image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG")):
-        raise ValueError("it has 32 bits for a grey value, of which nobody knows the white; save it with 8 or 16")
-    white = 2 ** (image.tag_v2.get(258, (16,))[0] if image.format == "TIFF" else 16) - 1
-    values = np.asarray(ImageOps.exif_transpose(image)).astype(np.uint32)
-    return Image.fromarray(((values * 255 + white // 2) // white).clip(max=255).astype(np.uint8))
+        return Image.alpha_composite(below, image.convert("RGBA"))
+    return image

@@ -1,4 +1,4 @@
-"""Data in folders: one for each class, and above them, where the data is split already, one for each split."""
+"""Data in folders, one for each class, and above them, where it is split already, one for each split; sequences."""
 
 import logging
 import os
@@ -6,14 +6,21 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from leyden import UserError
+import numpy as np
+import torch
+from numpy.lib.format import read_array
+from torch import Tensor
+
+from leyden import UserError, in_a_line
 from leyden.data.datamodule import SPLITS, DataModule
 from leyden.data.decode import shown
 
 log = logging.getLogger(__name__)
+NUMBER = re.compile(r'(^|,)[\s"]*([-+.\d]|(nan|inf|infinity)\b)', re.IGNORECASE)  # a cell that begins like one
 
 
 class Folders(DataModule):
@@ -46,10 +53,10 @@ class Folders(DataModule):
 
     @cached_property
     def classes(self) -> list[str]:
-        names = [shown(name) for name in folders(self.roots["train"])]
+        root = self.roots["train"]
+        names = [shown(name) for name in folders(root)]
         if len(names) < 2:
-            where = shown(self.roots["train"])
-            raise UserError(f"{where} needs two or more classes, not {names}; set data.root=<folder>.")
+            raise UserError(f"{shown(root)} needs two or more classes, not {names}; set data.root=<folder>.")
         return names
 
     def files(self, split: str) -> tuple[list[str], list[int]]:
@@ -65,18 +72,15 @@ class Folders(DataModule):
                     found[os.path.relpath(path, self.root)] = shown(folder)
                 else:
                     ignored[shown(os.path.splitext(path)[1].lower()) or "no ending"] += 1
-        there, others = set(found.values()), ", ".join(f"{count} of {name}" for name, count in ignored.most_common())
+        if ignored:
+            others = ", ".join(f"{count} of {name}" for name, count in ignored.most_common())
+            log_once("files of other kinds in %s are left out: %s", shown(root), others)
+        there = set(found.values())
         if strange := sorted(there.difference(self.classes)):
             raise UserError(f"{shown(root)} has the classes {strange} that train does not have: {self.classes}.")
         if (empty := sorted(set(self.classes) - there)) and (split == "train" or not there):
-            raise UserError(
-                f"{shown(root)} has no {self.what} of the classes {empty}; add some, or delete the folder"
-                f"{others and f' (files of other kinds: {others})'}."
-            )
-        if others:
-            log_once("files of other kinds in %s are left out: %s", shown(root), others)
-        index = {name: number for number, name in enumerate(self.classes)}
-        names = sorted(found, key=natural)
+            raise UserError(f"{shown(root)} has no {self.what} of the classes {empty}; add some, or delete the folder.")
+        names, index = sorted(found, key=natural), {name: number for number, name in enumerate(self.classes)}
         return names, [index[found[name]] for name in names]
 
 
@@ -88,17 +92,14 @@ def walk(root: Path) -> Iterator[str]:
         raise UserError(f"{shown(error.filename)} cannot be read ({error.strerror}).") from error
 
     for folder, inner, names in os.walk(root, followlinks=True, onerror=stop):
-        real = os.path.realpath(folder)
-        inner[:] = [name for name in inner if not name.startswith(".") and real not in entered]
-        if real not in entered:
-            yield from (os.path.join(folder, name) for name in names if not name.startswith("."))
-        entered.add(real)
+        new = os.path.realpath(folder) not in entered
+        inner[:] = [name for name in inner if new and not name.startswith(".")]
+        yield from (os.path.join(folder, name) for name in names if new and not name.startswith("."))
+        entered.add(os.path.realpath(folder))
 
 
 def folders(root: str | Path) -> list[str]:
-    with os.scandir(root) as entries:
-        names = [entry.name for entry in entries if os.path.isdir(entry.path) and not entry.name.startswith(".")]
-    return sorted(names, key=natural)
+    return sorted((path.name for path in Path(root).iterdir() if path.is_dir() and path.name[0] != "."), key=natural)
 
 
 def natural(name: str) -> tuple[str, str]:
@@ -110,3 +111,46 @@ def log_once(*line: Any) -> None:
     """Log a line in one process of a run only."""
     if int(os.environ.get("RANK", 0)) == 0:
         log.info(*line)
+
+
+class SequenceFolder(Folders):
+    """Your own sequences of T x F, from .npy and .csv files."""
+
+    what, endings = ".npy or .csv file", (".npy", ".csv")
+
+    def read(self, split: str) -> tuple[list[Tensor], Tensor] | None:
+        if split not in self.roots:
+            return None
+        names, labels = self.files(split)
+        first = self.root / (names if split == "train" else self.files("train")[0])[0]
+        x, columns = [load(self.root / name) for name in names], load(first).shape[1]
+        for name, sequence in zip(names, x, strict=True):
+            if sequence.shape[1] != columns:
+                raise UserError(f"{self.root / name} has {sequence.shape[1]} columns, but {first} has {columns}.")
+        return x, torch.tensor(labels)
+
+
+def load(path: Path) -> Tensor:
+    """A sequence as float of T x F; a first line of a .csv file without any number is a header.
+
+    Raises:
+        UserError: it cannot be read, or is of another shape, without steps, or with a value that is not finite.
+    """
+    try:
+        raw = path.read_bytes()
+        if path.suffix.lower() == ".csv":
+            lines = [line for line in raw.decode("utf-8-sig").splitlines() if line.strip()]
+            lines = lines if not lines or NUMBER.search(lines[0]) else lines[1:]
+            values = np.empty((0, 1))
+            if lines:
+                values = np.loadtxt(lines, delimiter=",", quotechar='"', comments=None, ndmin=2)
+        else:
+            values = read_array(BytesIO(raw), allow_pickle=False)
+    except Exception as error:  # a damaged head of a .npy file has errors of many kinds
+        raise UserError(f"{path} cannot be read as a sequence ({in_a_line(error)}).") from error
+    if values.dtype.kind not in "buif" or values.ndim != 2 or values.size == 0:
+        raise UserError(f"{path} holds {values.dtype} of shape {list(values.shape)}, not numbers of T x F, T > 0.")
+    sequence = torch.from_numpy(values.astype(np.float64)).float()
+    if not (finite := sequence.isfinite().all(1)).all():
+        raise UserError(f"{path} holds NaN or infinity at step {int(finite.int().argmin())}, counted from 0.")
+    return sequence

@@ -17,19 +17,23 @@ def to_float(x: Tensor) -> Tensor:
     return x.float() / 255 if x.dtype == torch.uint8 else x
 
 
-def whole(batch: Any) -> Any:
-    """The collate function of samples that make their batches themselves."""
-    return batch
+def transformed(x: Tensor, transforms: Sequence[Callable[[Tensor], Tensor]]) -> Tensor:
+    """A sample, or a batch, after transforms of torchvision."""
+    for transform in transforms:
+        x = transform(to_float(x) if isinstance(transform, v2.Normalize) else x)
+    return x
 
 
-class Tensors(Dataset):
-    """Samples of one shape; with transforms of torchvision, one sample at a time.
+class Samples(Dataset):
+    """Samples of one shape, with transforms of torchvision, one at a time; or a list of sequences of T x F.
 
-    A key is epoch * length + index, as `exact.Order` gives it; a batch is (x, y, keys).
+    A key is epoch * length + index, as `exact.Order` gives it. A batch is (x, y, keys); of sequences x is a pair of
+    values, B x T x F padded with zeros, and lengths, B.
     """
 
-    def __init__(self, x: Tensor, y: Tensor, transforms: Sequence[Callable[[Tensor], Tensor]] = (), seed: int = 0):
+    def __init__(self, x: Any, y: Tensor, transforms: Sequence[Callable[[Tensor], Tensor]] = (), seed: int = 0):
         self.x, self.y, self.transforms, self.seed = x, y, list(transforms), seed
+        self.lengths = torch.tensor([len(sequence) for sequence in x]) if isinstance(x, list) else None
 
     def __len__(self) -> int:
         return len(self.y)
@@ -37,40 +41,20 @@ class Tensors(Dataset):
     def __getitems__(self, keys: list[int]) -> tuple[Any, ...]:
         key = torch.tensor(keys)
         index = key % len(self)
-        if self.transforms:
-            x = torch.stack([self.transform(self.x[i], k) for i, k in zip(index.tolist(), keys, strict=True)])
-        else:
-            x = self.x.index_select(0, index)  # a tenth of the time of x[index]
-        return x, self.y[index], key
+        if self.lengths is not None:
+            values = pad_sequence([self.x[i] for i in index.tolist()], batch_first=True)
+            return (values, self.lengths[index]), self.y[index], key
+        if not self.transforms:
+            return self.x.index_select(0, index), self.y[index], key  # a tenth of the time of x[index]
+        x = []
+        for i, k in zip(index.tolist(), keys, strict=True):
+            with exact.seeded(self.seed, k):
+                x.append(torch.as_tensor(transformed(self.x[i], self.transforms)).as_subclass(Tensor))
+        return torch.stack(x), self.y[index], key
 
-    def transform(self, x: Tensor, key: int) -> Tensor:
-        with exact.seeded(self.seed, key):
-            for transform in self.transforms:
-                x = transform(to_float(x) if isinstance(transform, v2.Normalize) else x)
-        return torch.as_tensor(x).as_subclass(Tensor)
-
-    def subset(self, index: Tensor) -> "Tensors":
-        return Tensors(self.x[index], self.y[index], self.transforms, self.seed)
-
-
-class Sequences(Dataset):
-    """Sequences of T x F of different length T; a batch is ((B x T x F padded with zeros, lengths B), y, keys)."""
-
-    def __init__(self, x: list[Tensor], y: Tensor):
-        self.x, self.y = x, y
-        self.lengths = torch.tensor([len(sequence) for sequence in x])
-
-    def __len__(self) -> int:
-        return len(self.y)
-
-    def __getitems__(self, keys: list[int]) -> tuple[Any, ...]:
-        key = torch.tensor(keys)
-        index = key % len(self)
-        values = pad_sequence([self.x[i] for i in index.tolist()], batch_first=True)
-        return (values, self.lengths[index]), self.y[index], key
-
-    def subset(self, index: Tensor) -> "Sequences":
-        return Sequences([self.x[i] for i in index.tolist()], self.y[index])
+    def subset(self, index: Tensor) -> "Samples":
+        x = self.x[index] if self.lengths is None else [self.x[i] for i in index.tolist()]
+        return Samples(x, self.y[index], self.transforms, self.seed)
 
 
 def moments(x: Tensor) -> tuple[list[float], list[float]]:

@@ -4,8 +4,6 @@ import csv
 import logging
 import math
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -16,13 +14,13 @@ from torch import Tensor
 from leyden import UserError, require
 from leyden.data.datamodule import DataModule
 from leyden.data.folders import log_once, natural
-from leyden.data.samples import Tensors, moments
+from leyden.data.samples import Samples, moments
 
-log = logging.getLogger(__name__)
 FEW, MOST = 20, 1000  # whole numbers that still look like classes; categories of a column
 GROUP = r"[,' \u00a0\u202f]"  # between the digits of 1,234,567
 GROUPED = re.compile(rf"[+-]?\d{{1,3}}({GROUP}\d{{3}})+(\.\d*)?")
 SWAP = str.maketrans(",.", ".,")
+log = logging.getLogger(__name__)
 
 
 class Table(DataModule):
@@ -93,49 +91,43 @@ class Table(DataModule):
     def numbers(self, name: str, texts: list[str]) -> tuple[Tensor, dict[str, Any]] | None:
         """The values of a column in float64, and what `codes` needs to read it; None for categories.
 
-        A decimal comma only in files that have another separator. Raises UserError for text among numbers.
+        A decimal comma only in files that have another separator; an `offset` is what to subtract in float64. Raises
+        UserError for text among numbers.
         """
         if name in self.categorical:
             return None
-        known = {text for text in texts if text}
-        marks = "." if self.mark == "," else ",." if any("," in text for text in known) else ".,"
-        decimal = max(marks, key=lambda mark: sum(is_number(text, mark) for text in known))
+        marks = "." if self.mark == "," else ",." if any("," in text for text in texts) else ".,"
+        decimal = max(marks, key=lambda mark: sum(is_number(text, mark) for text in texts))
         wrong = [row for row, text in enumerate(texts) if text and not is_number(text, decimal)]
         if wrong and (name in self.numeric or 2 * len(wrong) < len(texts) - texts.count("")):
-            raise UserError(
-                f"Column {name} of {self.path} holds numbers, but '{texts[wrong[0]]}' in line {self.lines[wrong[0]]}; "
-                f"mend it, add it to data.missing, or type 'data.categorical=[{name}]'."
-            )
+            what = f"Column {name} of {self.path} holds numbers, but '{texts[wrong[0]]}' in line {self.lines[wrong[0]]}"
+            raise UserError(f"{what}; mend it, add it to data.missing, or type 'data.categorical=[{name}]'.")
         if wrong:
             return None
         values = torch.tensor([number(text, decimal) for text in texts], dtype=torch.float64)
-        apart, offset = len({Decimal(plain(text, decimal)) for text in known}), common_offset(values)
-        equal = apart - len((values[~values.isnan()] - offset).float().unique())
+        numbers = values[~values.isnan()]
+        close = len(numbers.float().unique()) < len(numbers.unique())  # a float32 cannot tell them apart
+        form = {"offset": float(numbers.median())} if close and numbers.median().abs() > numbers.std() else {}
+        apart = len({Decimal(plain(text, decimal)) for text in texts if is_number(text, decimal)})
+        equal = apart - len((numbers - form.get("offset", 0.0)).float().unique())
         if 100 * equal > apart:
             log.warning("%s of %s: %s of %s different values are equal as float32.", name, self.path, equal, apart)
-        return values, ({"decimal": ","} if decimal == "," else {}) | ({"offset": offset} if offset else {})
+        return values, form | ({"decimal": ","} if decimal == "," else {})
 
-    def facts_of_x(self, train: Tensors) -> dict[str, Any]:
+    def facts_of_x(self, train: Samples) -> dict[str, Any]:
         mean, std = list[float](), list[float]()  # of the model's inputs: categories stay 0 and 1
         for column, values in zip(self.columns, train.x.T, strict=True):
             count = len(column.get("categories", []))
-            of_inputs = ([0.0] * count, [1.0] * count) if count else moments(values.nan_to_num(column["fill"])[:, None])
-            mean, std = mean + of_inputs[0], std + of_inputs[1]
-        for key, text in (("categories", "categories"), ("decimal", "a decimal comma"), ("offset", "a common offset")):
+            part = ([0.0] * count, [1.0] * count) if count else moments(values.nan_to_num(column["fill"])[:, None])
+            mean, std = mean + part[0], std + part[1]
+        for key in ("categories", "decimal", "offset"):
             if found := [column["name"] for column in self.columns if key in column]:
-                log_once("%s: %s in %s", self.path, text, ", ".join(found))
+                log_once("%s: %s in %s", self.path, key, ", ".join(found))
         return {"kind": "table", "shape": [len(mean)], "mean": mean, "std": std, "columns": self.columns}
 
 
-def common_offset(values: Tensor) -> float:
-    """What to subtract in float64: the median, if a float32 cannot tell the values apart otherwise, else 0."""
-    known = values[~values.isnan()]
-    close = len(known.float().unique()) < len(known.unique()) and known.median().abs() > known.std()
-    return float(known.median()) if close else 0.0
-
-
-def plain(text: str, decimal: str = ".") -> str:
-    """A number as Python writes it, without the marks between groups of three digits."""
+def plain(text: str, decimal: str) -> str:
+    """A cell without marks between groups of three digits, and with a decimal point."""
     text = text.translate(SWAP) if decimal == "," else text
     return re.sub(GROUP, "", text) if GROUPED.fullmatch(text) else text
 
@@ -162,21 +154,14 @@ def codes(column: dict[str, Any], texts: list[str]) -> list[float]:
     return [index.get(text, index.get("", math.nan)) for text in texts]
 
 
-@contextmanager
-def lines(path: Path, separator: str | None) -> Iterator[Any]:
-    """A csv.reader on a file; without a separator by the mark that parts its first line most."""
-    with open(path, newline="", encoding="utf-8-sig") as file:
-        head = file.readline()
-        file.seek(0)
-        mark = separator or max(",;\t", key=lambda mark: len(next(csv.reader([head], delimiter=mark))))
-        yield csv.reader(file, delimiter=mark, strict=True)
-
-
 def load(path: Path, separator: str | None, missing: list[str]) -> tuple[dict[str, list[str]], list[int], str]:
     """The cells by column, "" where missing, the line of each row, the separator. Raises UserError for no CSV file."""
     try:
-        with lines(path, separator) as reader:
-            mark = reader.dialect.delimiter
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            head = file.readline()
+            file.seek(0)
+            mark = separator or max(",;\t", key=lambda mark: len(next(csv.reader([head], delimiter=mark))))
+            reader = csv.reader(file, delimiter=mark, strict=True)
             rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if any(map(str.strip, row))]
     except (OSError, UnicodeDecodeError, TypeError, csv.Error) as error:  # TypeError: a separator of two characters
         raise UserError(f"{path.absolute()} cannot be read ({error}); see data.path and data.separator.") from error

@@ -34,13 +34,12 @@ def explained(trainer: Trainer, task: LightningModule) -> Iterator[None]:
 
 def explain(trainer: Trainer, task: LightningModule, error: Exception) -> str | None:
     """What to change; None where the error is no known one."""
-    said = " ".join(str(error).split("\n")[0].split()).rstrip(".")[:300]
+    said = str(error).split("\n")[0].strip().rstrip(".")[:300]
     step, layer, line = place(task, error)
     if isinstance(error, MemoryError) or re.search(MEMORY, str(error), re.I):
         size, every = getattr(trainer.datamodule, "batch_size", 0), trainer.accumulate_grad_batches
         same = f"data.batch_size={size // 2} trainer.accumulate_grad_batches={2 * every} (the same effective batch)"
-        tool = "'callbacks=[memory]'" if trainer.strategy.root_device.type == "cuda" else "data.num_workers=0"
-        return f"Out of memory ({said}); type {same}, trainer.precision=bf16-mixed or {tool}."
+        return f"Out of memory ({said}); type {same}, trainer.precision=bf16-mixed or 'callbacks=[memory]'."
     if found := re.search(r"^(\S+) does not have a deterministic implementation", said):
         where = f"{found[1]} has no deterministic form on {task.device.type}, and is called in {layer or 'backward'}"
         return f"{where}, {line}; replace it, or type trainer.deterministic=warn or trainer.deterministic=false."
@@ -48,9 +47,9 @@ def explain(trainer: Trainer, task: LightningModule, error: Exception) -> str | 
         return f"The gradient of {found[1]} is NaN; the traceback above, and in train.log, ends at its line."
     if isinstance(error, MisconfigurationException) or re.search("metric .* is not available", said):
         return f"{said}."
-    if not step or not re.search(SIZES, str(error), re.I):
-        return None
-    return f"{step} fails on sizes in {layer or line}; change it or what comes before it. Torch says: {said}."
+    if step and re.search(SIZES, str(error), re.I):
+        return f"{step} fails on sizes in {layer or line}; change it or what comes before it. Torch says: {said}."
+    return None
 
 
 def place(task: LightningModule, error: Exception) -> tuple[str, str, str]:

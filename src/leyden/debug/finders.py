@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from leyden import UserError
 
 log = logging.getLogger(__name__)
+RATES = ("lr", "initial_lr", "max_lr", "min_lr")  # of a group of parameters
 
 
 @contextmanager
@@ -40,11 +41,11 @@ class Rate(Callback):
             return
         with trial(trainer):
             self.finder.lr_find(trainer, task)
-        found = self.finder.optimal_lr
-        rate = found.suggestion() if found else None
-        if not found or not rate:
+        found: Any = self.finder.optimal_lr
+        rate = found and found.suggestion()
+        if not rate:
             raise UserError("No rate is suggested; type a larger callbacks.lr_finder.num_training_steps.")
-        figure: Any = found.plot(suggest=True, ax=Figure().add_subplot())
+        figure = found.plot(suggest=True, ax=Figure().add_subplot())
         if trainer.is_global_zero:
             figure.savefig(self.directory / "lr_finder.png")
         (optimizer,) = trainer.optimizers
@@ -52,12 +53,11 @@ class Rate(Callback):
         what = f"used in place of {before:.2e}" if self.use else f"type optimizer.lr={rate:.2e}, now it is {before:.2e}"
         log.info("lr_finder: the loss falls fastest at %.2e (lr_finder.png); %s.", rate, what)
         if self.use:  # in the optimizer, and in what its schedule begins with
-            ratio, rates = rate / before, ("lr", "initial_lr", "max_lr", "min_lr")
             for group in optimizer.param_groups:
-                group |= {key: group[key] * ratio for key in rates if key in group}
-            for scheduler in (config.scheduler for config in trainer.lr_scheduler_configs):
-                if hasattr(scheduler, "base_lrs"):
-                    scheduler.base_lrs = [rate * ratio for rate in scheduler.base_lrs]
+                group |= {key: group[key] * rate / before for key in RATES if key in group}
+            for config in trainer.lr_scheduler_configs:
+                if hasattr(config.scheduler, "base_lrs"):
+                    config.scheduler.base_lrs = [base * rate / before for base in config.scheduler.base_lrs]
 
 
 class Size(Callback):

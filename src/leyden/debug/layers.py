@@ -24,26 +24,22 @@ class Shapes(Callback):
     """Logs a table of the layers in the order of their calls, and ends the fit.
 
     FLOPs are those of products and convolutions in the forward pass, two for a multiply-add
-    (torch.utils.flop_counter); `ms` is its time, counting included.
+    (torch.utils.flop_counter).
     """
 
     trains_nothing = True
 
     def on_train_batch_start(self, trainer: Trainer, task: LightningModule, batch: Any, batch_idx: int) -> None:
         from pandas import DataFrame
-        from torch.utils.benchmark import timer
         from torch.utils.flop_counter import FlopCounterMode
 
-        rows: list[Any] = []
-        started: list[Any] = []
-        counter = FlopCounterMode(display=False)
+        rows, started, counter = list[Any](), list[int](), FlopCounterMode(display=False)
 
         def begin(*_: Any) -> None:
-            started.append((counter.get_total_flops(), timer()))
+            started.append(counter.get_total_flops())
 
         def end(name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            flops, seconds = started.pop()
-            cost = sum(p.numel() for p in module.parameters()), counter.get_total_flops() - flops, timer() - seconds
+            cost = sum(p.numel() for p in module.parameters()), counter.get_total_flops() - started.pop()
             rows.append((name, type(module).__name__, sizes([args, kwargs]), sizes(output), *cost))
 
         for name, module in task.named_modules():
@@ -53,9 +49,8 @@ class Shapes(Callback):
         with trainer.precision_plugin.train_step_context(), torch.compiler.set_stance("force_eager"), counter:
             begin()
             end("sum", task, batch, {}, task.training_step(batch, batch_idx))
-        table = DataFrame(rows, columns=["layer", "kind", "in", "out", "parameters", "FLOPs", "ms"])
-        table["ms"] *= 1e3
-        log.info("\n%s", table.to_string(index=False, float_format="{:.3f}".format))
+        table = DataFrame(rows, columns=["layer", "kind", "in", "out", "parameters", "FLOPs"])
+        log.info("\n%s", table.to_string(index=False))
         raise EndFit
 
 
@@ -81,7 +76,7 @@ class Finite(Callback):
 
     def on_train_start(self, trainer: Trainer, task: LightningModule) -> None:
         for name, layer in task.named_modules():
-            if layer is not task and not isinstance(layer, Metric | MetricCollection):
+            if name and not isinstance(layer, Metric | MetricCollection):
                 layer.register_forward_hook(partial(self.check, name), with_kwargs=True)
 
     def on_train_batch_start(self, trainer: Trainer, task: LightningModule, batch: Any, batch_idx: int) -> None:
@@ -95,11 +90,8 @@ class Finite(Callback):
         """Raises UserError if an output of a training step is not finite."""
         if self.batch is None or finite(output):
             return
-        parts = {
-            "its weights": list(layer.parameters(recurse=False)),
-            "its input": [args, kwargs],
-            "the batch": self.batch,
-        }
+        weights = list(layer.parameters(recurse=False))
+        parts = {"its weights": weights, "its input": [args, kwargs], "the batch": self.batch}
         bad = [part for part, node in parts.items() if not finite(node)]
         cause = f"nor are {' and '.join(bad)}" if bad else "its weights and input are: look for a log or a division"
         what = f"{name}, {type(layer).__name__} of {sizes([args, kwargs])}"

@@ -30,11 +30,12 @@ class Mistakes(Callback):
         self.writers = [logger.experiment for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)]
 
     def on_test_batch_end(self, trainer: Trainer, task: Any, outputs: Any, batch: Any, *_: Any) -> None:
+        classes = getattr(task, "classes", None)
         pair: Any = batch if isinstance(batch, list | tuple) and len(batch) == 2 else (None, None)
         x, y = pair
-        pictures = isinstance(x, Tensor) and x.dim() == 4 and isinstance(y, Tensor) and isinstance(outputs, Tensor)
-        classes = getattr(task, "classes", None)
-        if not (self.writers and pictures and classes and outputs.shape == (len(y), len(classes))):
+        if not (self.writers and classes and isinstance(x, Tensor) and x.dim() == 4 and isinstance(outputs, Tensor)):
+            return
+        if outputs.shape != (len(y), len(classes)):
             return
         loss, preds = cross_entropy(outputs.float(), y, reduction="none").nan_to_num(torch.inf), outputs.argmax(1)
         top = loss.masked_fill(preds == y, -1).topk(min(COUNT, len(y))).indices

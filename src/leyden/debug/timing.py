@@ -29,18 +29,14 @@ class Stopwatch(Callback):
         self.workers = 0
 
     def on_train_start(self, trainer: Trainer, task: LightningModule) -> None:
+        """Begin a round: measure what needs no Trainer. Raises UserError where the data has several loaders."""
         for config in trainer.lr_scheduler_configs:
             config.strict = False  # nothing is validated here that a plateau could watch
-        self.begin_round(trainer, task)
-
-    def begin_round(self, trainer: Trainer, task: LightningModule) -> None:
-        """Measure what needs no Trainer. Raises UserError where the data has several loaders."""
         loader = trainer.datamodule.train_dataloader()  # apart from the Trainer's, which is in use
         if isinstance(loader, list | tuple | dict):
             raise UserError(f"A benchmark measures one loader, but the data gives a {type(loader).__name__} of them.")
         self.workers = getattr(loader, "num_workers", 0)
-        silent = dict.fromkeys(("log", "log_dict"), lambda *_, **__: None)
-        vars(task).update(silent)  # a user's own task logs in its step
+        vars(task).update(dict.fromkeys(("log", "log_dict"), lambda *_, **__: None))  # a user's own step logs
         batches, convert = chain.from_iterable(repeat(loader)), trainer.precision_plugin.convert_input
         given = {"batches": batches, "one": next(batches), "step": bare_step(trainer, task)}
         given["ready"] = lambda batch: trainer.strategy.batch_to_device(convert(batch), dataloader_idx=0)
@@ -59,7 +55,7 @@ class Stopwatch(Callback):
             self.seconds[-1]["Trainer"] = self.spent / self.done
             trainer.should_stop = len(self.seconds) > self.rounds
             if not trainer.should_stop:
-                self.begin_round(trainer, task)
+                self.on_train_start(trainer, task)
 
 
 def bare_step(trainer: Trainer, task: LightningModule) -> Callable[[Any], None]:
@@ -69,7 +65,7 @@ def bare_step(trainer: Trainer, task: LightningModule) -> Callable[[Any], None]:
     clip, parameters = trainer.gradient_clip_val, list(task.parameters())
     clipping = nn.utils.clip_grad_value_ if trainer.gradient_clip_algorithm == "value" else nn.utils.clip_grad_norm_
     schedulers = [config.scheduler for config in trainer.lr_scheduler_configs if config.interval == "step"]
-    numbers = count()
+    numbers = count(1)
 
     def step(batch: Any) -> None:
         number = next(numbers)
@@ -78,19 +74,20 @@ def bare_step(trainer: Trainer, task: LightningModule) -> Callable[[Any], None]:
                 loss, _, y = task.step(batch)
                 loss = task.penalised(loss, len(y))
             else:
-                output: Any = task.training_step(batch, number)
+                output: Any = task.training_step(batch, number - 1)
                 loss = output["loss"] if isinstance(output, dict) else output
         if not task.automatic_optimization:  # it has stepped by itself
             return
         scaler.scale(loss / every if every > 1 else loss).backward()
-        if (number + 1) % every == 0:
-            if clip:
-                scaler.unscale_(optimizer)
-                clipping(parameters, clip)
-            scaler.step(optimizer)
-            scaler.update()
-            for scheduler in schedulers:
-                scheduler.step()
-            optimizer.zero_grad()
+        if number % every:
+            return
+        if clip:
+            scaler.unscale_(optimizer)
+            clipping(parameters, clip)
+        scaler.step(optimizer)
+        scaler.update()
+        for scheduler in schedulers:
+            scheduler.step()
+        optimizer.zero_grad()
 
     return step

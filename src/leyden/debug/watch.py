@@ -43,9 +43,9 @@ class Gradients(Callback):
         measured, left = divmod(trainer.global_step + 1, self.every_n_steps)
         if left and trainer.global_step > 0:
             return
-        scaler, scale = getattr(trainer.precision_plugin, "scaler", None), 1.0
-        if scaler and getattr(optimizer, "_step_supports_amp_scaling", False):
-            scale = scaler.get_scale()  # a fused optimizer divides by it itself, later
+        fused = getattr(optimizer, "_step_supports_amp_scaling", False)  # it divides by the scale itself, later
+        scaler = getattr(trainer.precision_plugin, "scaler", None)
+        scale = scaler.get_scale() if scaler and fused else 1.0
         boards = [logger.experiment for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)]
         for name, weight in task.named_parameters():
             if weight.grad is not None and weight.dim() > 1:
@@ -58,13 +58,12 @@ class Gradients(Callback):
     def on_train_batch_end(self, trainer: Trainer, task: LightningModule, *_: Any) -> None:
         if not self.rows:
             return
-        step = trainer.global_step
-        norms: dict[str, float] = {}
-        values: dict[str, float] = {}
+        step, norms, values = trainer.global_step, dict[str, float](), dict[str, float]()
         for name, (weight, before, norm, zeros) in self.rows.items():
-            norms[name], ratio = float(norm), (whole(weight) - before).norm() / before.norm().clamp(min=1e-30)
-            numbers = {"norm": norm, "zeros": zeros, "update_ratio": ratio}
-            values |= {f"gradients/{key}/{name}": float(number) for key, number in numbers.items()}
+            norms[name] = values[f"gradients/norm/{name}"] = float(norm)
+            values[f"gradients/zeros/{name}"] = float(zeros)
+            ratio = (whole(weight) - before).norm() / before.norm().clamp(min=1e-30)
+            values[f"gradients/update_ratio/{name}"] = float(ratio)
         self.rows = {}
         for logger in trainer.loggers:
             logger.log_metrics(values, step)
@@ -89,8 +88,7 @@ class Overfit(Callback):
     """Compares the first loss of one batch, since this start, with the last; `share` of it is close enough to zero."""
 
     def __init__(self, share: float = 0.05):
-        self.share = share
-        self.losses: list[Tensor] = []  # the first and the last
+        self.share, self.losses = share, list[Tensor]()  # the first and the last
         self.idle: list[str] = []  # parameters without a gradient in the last step
 
     def on_before_backward(self, trainer: Trainer, task: LightningModule, loss: Tensor) -> None:
@@ -106,9 +104,8 @@ class Overfit(Callback):
         if self.idle:
             cause = f"{self.idle[0]} (of {len(self.idle)} parameters) has no gradient: frozen, detached or unused"
         if last <= self.share * first:
-            log.info("overfit: passed, %s.", fell)
-        else:
-            log.warning("overfit: NOT passed, %s. The likeliest causes: %s.", fell, cause)
+            return log.info("overfit: passed, %s.", fell)
+        log.warning("overfit: NOT passed, %s. The likeliest causes: %s.", fell, cause)
 
 
 class Memory(Callback):
@@ -134,17 +131,16 @@ class Memory(Callback):
 
     def measure(self, trainer: Trainer, task: LightningModule) -> None:
         """Log the numbers of now."""
-        self.found = {"resident": resident()}
+        if trainer.sanity_checking:
+            return
+        stage, self.found = trainer.state.stage.dataloader_prefix, {"resident": resident()}
         if self.cuda:
             self.found["allocated"] = torch.cuda.memory_allocated() / MIB
             self.found["reserved"] = torch.cuda.memory_reserved() / MIB
             self.found["peak"] = torch.cuda.max_memory_allocated() / MIB
-        if not trainer.sanity_checking:
-            stage = trainer.state.stage.dataloader_prefix
-            log.info("memory, %s: %s", stage, ", ".join(f"{name} {mib:.0f} MiB" for name, mib in self.found.items()))
-            for logger in trainer.loggers:
-                values = {f"memory/{stage}_{name}": mib for name, mib in self.found.items()}
-                logger.log_metrics(values, trainer.global_step)
+        log.info("memory, %s: %s", stage, ", ".join(f"{name} {mib:.0f} MiB" for name, mib in self.found.items()))
+        for logger in trainer.loggers:
+            logger.log_metrics({f"memory/{stage}_{name}": mib for name, mib in self.found.items()}, trainer.global_step)
 
     on_validation_epoch_end: Any = measure
     on_test_epoch_end: Any = measure

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch._higher_order_ops.scan import scan
 
-from leyden import UserError
+from leyden import UserError, in_a_line
 from leyden.deploy.graph import Metadata
 
 ENDINGS = {"onnx": ".onnx", "pt2": ".pt2", "torchscript": ".pt", "state_dict": ".pth"}
@@ -32,26 +32,23 @@ def write(form: str, graph: Any, example: tuple[Tensor, ...], metadata: Metadata
         if form == "state_dict":
             weights = graph.model.state_dict()
             weights.metadata = vars(metadata)
-            torch.save(weights, path)
-            return
+            return torch.save(weights, path)
         if form == "torchscript":
-            torch.jit.save(torch.jit.trace(graph, example, check_trace=False), str(path), _extra_files=extra)
-            return
+            return torch.jit.save(torch.jit.trace(graph, example, check_trace=False), str(path), _extra_files=extra)
         shapes: Any = dynamic_shapes(metadata)
         program = torch.export.export(with_scans(graph), example, dynamic_shapes=shapes, strict=False)
         if form == "pt2":
-            torch.export.save(program, path, extra_files=extra)
-            return
+            return torch.export.save(program, path, extra_files=extra)
         names: dict[str, Any] = {"input_names": list(metadata.inputs), "output_names": list(metadata.outputs)}
         onnx: Any = torch.onnx.export(program, dynamic_shapes=shapes, external_data=False, verbose=False, **names)
         onnx.model.metadata_props.update({name: json.dumps(value) for name, value in vars(metadata).items()})
-        onnx.save(str(path), external_data=False)
+        return onnx.save(str(path), external_data=False)
 
 
 def dynamic_shapes(metadata: Metadata) -> Any:
     """The dimensions of any size of each input, as torch.export wants them for a forward(*inputs)."""
-    dims = metadata.inputs.values()
-    return (tuple({axis: torch.export.Dim(d) for axis, d in enumerate(part) if isinstance(d, str)} for part in dims),)
+    named = ({axis: d for axis, d in enumerate(dims) if isinstance(d, str)} for dims in metadata.inputs.values())
+    return (tuple({axis: torch.export.Dim(name) for axis, name in part.items()} for part in named),)
 
 
 @contextmanager
@@ -67,8 +64,7 @@ def quiet_exporter(form: str) -> Iterator[None]:
     except OSError:
         raise
     except Exception as error:
-        cause = error.__cause__ or error
-        reason = " ".join(str(cause).split())[:200].rstrip(".") or type(cause).__name__
+        reason = in_a_line(error.__cause__ or error)[:200]
         raise UserError(f"format={form} cannot follow this model ({reason}); type another format.") from error
     finally:
         logging.disable(disabled)

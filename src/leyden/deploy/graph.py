@@ -1,27 +1,26 @@
 """A task as one plain module, raw input in, probabilities or values out, and the metadata that says so."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
-from torch.nn import functional as F
-from torchvision.transforms import v2
+from torch.nn.functional import interpolate
 
 from leyden import UserError
-from leyden.data.samples import to_float
+from leyden.data.samples import to_float, transformed
 from leyden.tasks.supervised import Supervised
 
 Dims = list[Any]  # the size of each dimension, or a name where any size is taken
-KINDS = ("image", "sequence", "table")
 
 
 @dataclass
 class Metadata:
     """What a graph takes and gives, in plain values: an exported file holds each field as JSON."""
 
-    kind: str  # one of KINDS; own: a task of the user's
+    kind: str  # image, sequence or table; own: a task of the user's
     inputs: dict[str, Dims]  # in the order of the arguments
     outputs: dict[str, Dims]
     dtype: str = "float32"  # of the first input
@@ -43,22 +42,24 @@ class Metadata:
     versions: dict[str, str] = field(default_factory=dict)  # that wrote the file
 
 
-def metadata_of(facts: Mapping[str, Any], data: Mapping[str, Any], meaning: str) -> Metadata:
-    """The metadata of a task that learns y from x; `data` is the config of its data.
+def metadata_of(cfg: DictConfig, meaning: str) -> Metadata:
+    """The metadata of a task that learns y from x, of the config of its run.
 
     Raises:
         UserError: the facts do not say what a sample is.
     """
-    kind, shape = facts.get("kind"), facts.get("shape")
-    if kind not in KINDS or not shape or "outputs" not in facts:
-        raise UserError(f"`facts.kind` must be one of {', '.join(KINDS)}, with a shape and outputs; got `{kind}`.")
-    size, columns = picture_size(data), facts.get("columns")
-    sides = ["height", "width"] if size or data.get("eval_transforms") else shape[1:]
+    tree: Any = OmegaConf.to_container(cfg, resolve=True)
+    facts, data = tree["facts"] or {}, tree["data"]
+    kind, shape, columns, size = facts.get("kind"), facts.get("shape", ()), facts.get("columns"), data.get("size")
     inputs: dict[str, dict[str, Dims]] = {
-        "image": {"image": ["batch", shape[0], *sides]},
-        "sequence": {"values": ["batch", "time", shape[-1]], "lengths": ["batch"]},
-        "table": {"row": ["batch", len(columns) if columns else shape[0]]},
+        "image": {"image": ["batch", *shape]},
+        "sequence": {"values": ["batch", "time", *shape[1:]], "lengths": ["batch"]},
+        "table": {"row": ["batch", len(columns)] if columns else ["batch", *shape]},
     }
+    if kind not in inputs or not shape or "outputs" not in facts:
+        raise UserError(f"`facts.kind` must be one of {', '.join(inputs)}, with a shape and outputs; got `{kind}`.")
+    if size or data.get("eval_transforms"):
+        inputs["image"]["image"][2:] = ["height", "width"]
     return Metadata(
         kind,
         inputs[kind],
@@ -66,20 +67,10 @@ def metadata_of(facts: Mapping[str, Any], data: Mapping[str, Any], meaning: str)
         dtype="uint8" if kind == "image" else "float32",
         classes=facts.get("classes") if meaning == "probs" else None,
         target_std=facts.get("target_std") if meaning == "values" else None,
-        size=size,
+        size=[size, size] if isinstance(size, int) else size,
         columns=columns,
         **{key: data[key] for key in ("background", "missing", "separator", "target") if data.get(key)},
     )
-
-
-def picture_size(data: Mapping[str, Any]) -> list[int] | None:
-    """Height and width that a run resizes its pictures to: by `data.size`, or by a first Resize of its transforms."""
-    size, transforms = data.get("size"), data.get("eval_transforms") or [{}]
-    if isinstance(size, int):
-        return [size, size]
-    if size is None and str(transforms[0].get("_target_")).endswith(".Resize"):
-        size = transforms[0].get("size")
-    return list(size) if isinstance(size, list) and len(size) == 2 else None  # one number: the shorter side
 
 
 class Graph(nn.Module):
@@ -122,21 +113,7 @@ class OwnGraph(nn.Module):
         return tuple(self.named_outputs(*inputs).values())
 
 
-def resized(image: Tensor, size: Sequence[int] | None) -> Tensor:
-    """Pictures of B x C x H x W as `leyden.data.decode` resizes them, antialiased; None leaves them as they are."""
-    if size is None or list(image.shape[2:]) == list(size):
-        return image
-    return F.interpolate(image, tuple(size), mode="bilinear", antialias=True)
-
-
 def resize_in_float(image: Tensor, size: Sequence[int]) -> Tensor:
-    """`resized` for exporters, which know no uint8 there: rounded to whole levels."""
-    image = F.interpolate(image.float(), tuple(size), mode="bilinear", antialias=True)
+    """`leyden.data.decode.resized` for exporters, which know no uint8 there: rounded to whole levels."""
+    image = interpolate(image.float(), tuple(size), mode="bilinear", antialias=True)
     return image.round().clamp(0, 255).to(torch.uint8)
-
-
-def transformed(x: Tensor, transforms: Sequence[Callable[[Tensor], Tensor]]) -> Tensor:
-    """A sample or a batch after the run's own transforms."""
-    for transform in transforms:
-        x = transform(to_float(x) if isinstance(transform, v2.Normalize) else x)
-    return x

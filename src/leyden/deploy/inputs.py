@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from leyden import UserError
-from leyden.data import decode, sequence_folder, table
+from leyden import UserError, in_a_line
+from leyden.data import decode, folders, table
 from leyden.data.image_folder import ImageFolder
-from leyden.deploy.graph import Metadata, resized
+from leyden.deploy.graph import Metadata
 
 BATCHES = (".npy", ".npz")
 ENDINGS = {"image": (*decode.ENDINGS, *BATCHES), "sequence": (".csv", *BATCHES), "table": (".csv", ".tsv", *BATCHES)}
@@ -37,7 +37,6 @@ def of_split(split: str, data: Any) -> Iterator[Sample]:
 
 
 def read_from_split(samples: Any, index: int) -> Tensor:
-    """A sample of the run's own data, after its transforms."""
     x, _, _ = samples.__getitems__([index])
     return x[0][0] if isinstance(x, tuple) else x[0]
 
@@ -56,15 +55,16 @@ def of_path(path: str, metadata: Metadata) -> Iterator[Sample]:
             elif metadata.kind == "table":
                 yield from rows(name, file, metadata)
             else:
-                yield Sample(name, partial(read_picture, file, metadata))
+                channels, *sides = metadata.inputs["image"][1:]
+                size: Any = metadata.size or (None if "height" in sides else sides)  # as it is, for own transforms
+                yield Sample(name, partial(decode.decode, file, size, channels, metadata.background))
         except UserError as error:
             if len(files) == 1:
                 raise
-            yield Sample(name, partial(raise_error, str(error)))
+            yield Sample(name, partial(read_nothing, str(error)))
 
 
-def raise_error(sentence: str) -> Tensor:
-    """The `read` of a file that could not even be opened."""
+def read_nothing(sentence: str) -> Tensor:
     raise UserError(sentence)
 
 
@@ -76,57 +76,45 @@ def matching_files(path: str, kind: str) -> list[tuple[str, Path]]:
     if not (files := [file for file in files if file.is_file()]):
         takes = f"{kind}s ({', '.join(ENDINGS[kind])})"
         raise UserError(f"`input` must be {takes}: a file, a folder or a pattern of them; got `{path}`.")
-    return [(file.relative_to(root).as_posix() if root.is_dir() else str(file), file) for file in files]
-
-
-def read_picture(file: Path, metadata: Metadata) -> Tensor:
-    """uint8 of C x H x W: resized as the run does or to the one size that it knows; as it is for own transforms."""
-    channels, *sides = metadata.inputs["image"][1:]
-    size: Any = metadata.size or (None if "height" in sides else sides)
-    return decode.decode(file, size, channels, metadata.background)
+    return [(decode.shown(file.relative_to(root).as_posix() if root.is_dir() else file), file) for file in files]
 
 
 def arrays(name: str, file: Path, metadata: Metadata) -> Iterator[Sample]:
-    """The samples of a batch; for sequences T x F, in a .csv file too, is one of them.
+    """The samples of a batch: a .npy file, or `x` of a .npz file; for sequences T x F, in a .csv file too, is one.
 
     Raises:
         UserError: it cannot be read, or is not of the shape and type that the model takes.
     """
-    x, lengths = (sequence_folder.load(file).numpy(), None) if file.suffix.lower() == ".csv" else load_arrays(file)
+    try:
+        csv = file.suffix.lower() == ".csv"
+        x = folders.load(file).numpy() if csv else np.load(file, allow_pickle=False)
+        x = x if isinstance(x, np.ndarray) else x["x"]
+    except UserError:
+        raise
+    except Exception as error:  # damaged heads and archives have errors of many kinds
+        raise UserError(f"{file} cannot be read as a batch ({in_a_line(error)}).") from error
     single = metadata.kind == "sequence" and x.ndim == 2
     x, dims = x[None] if single else x, next(iter(metadata.inputs.values()))
     fits = x.ndim == len(dims) and all(isinstance(d, str) or d == size for d, size in zip(dims, x.shape, strict=True))
     if not fits or not (x.dtype == metadata.dtype if metadata.kind == "image" else x.dtype.kind in "buif"):
         takes, got = (" x ".join(map(str, sizes)) for sizes in (dims, x.shape))
         raise UserError(f"{file} must hold {metadata.dtype} of {takes}, as the model takes it; got {x.dtype} of {got}.")
-    if lengths is not None and not (lengths.shape == x.shape[:1] and all(0 < n <= x.shape[1] for n in lengths)):
-        raise UserError(f"`lengths` of {file} must be {len(x)} numbers from 1 to {x.shape[1]}.")
     for index, values in enumerate(x):
         where = name if single else f"{name}[{index}]"
-        length = None if lengths is None else int(lengths[index])
-        yield Sample(where, partial(read_entry, where, values, length, metadata))
+        yield Sample(where, partial(read_entry, where, values, metadata))
 
 
-def load_arrays(file: Path) -> tuple[Any, Any]:
-    """The array of a .npy file, or `x` of a .npz file with `lengths`, if there are any."""
-    try:
-        loaded = np.load(file, allow_pickle=False)
-        return (loaded, None) if isinstance(loaded, np.ndarray) else (loaded["x"], loaded.get("lengths"))
-    except Exception as error:  # damaged heads and archives have errors of many kinds
-        raise UserError(f"{file} cannot be read as a batch ({' '.join(str(error).split())}).") from error
-
-
-def read_entry(where: str, values: np.ndarray, length: int | None, metadata: Metadata) -> Tensor:
+def read_entry(where: str, values: np.ndarray, metadata: Metadata) -> Tensor:
     """A sample of a batch as the model takes it."""
     x = torch.from_numpy(np.array(values))
     if metadata.kind == "image":
-        return resized(x[None], metadata.size)[0]
+        return decode.resized(x[None], metadata.size)[0]
     if metadata.kind == "table":
         offsets = [column.get("offset", 0.0) for column in metadata.columns or [{}]]
         return (x.double() - torch.tensor(offsets, dtype=torch.float64)).float()
-    if not len(x) or not x[:length].isfinite().all():
+    if not len(x) or not x.isfinite().all():
         raise UserError(f"{where} is empty, or holds NaN or infinity.")
-    return x[:length].float()
+    return x.float()
 
 
 def rows(name: str, file: Path, metadata: Metadata) -> Iterator[Sample]:

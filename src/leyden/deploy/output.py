@@ -1,8 +1,15 @@
-"""The one file that a command writes: whole, or not at all."""
+"""The one file that a command writes, whole or not at all, and the rows of a prediction in it."""
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from pandas import DataFrame
+from torch import Tensor
 
 from leyden import UserError, files
 
@@ -16,18 +23,57 @@ def writing(path: Path, overwrite: bool = False) -> Iterator[Path]:
     """
     if path.is_dir() or (path.exists() and not overwrite):
         raise UserError(f"{path} is there already; type another output=<file>, or overwrite=true to replace a file.")
-    places, made = {None, *map(str, path.parents)}, not path.parent.exists()
+    made = not path.parent.exists()
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         with files.replacing(path) as beside:
-            places.add(str(beside))
-            beside.touch()  # a mistake is told before any work
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                beside.touch()  # a mistake is told before any work
+            except OSError as error:
+                raise UserError(f"{path} cannot be written ({error.strerror}); set output=<file>.") from error
             yield beside
-    except OSError as error:
-        if error.filename not in places:  # something else, which was read meanwhile
-            raise
-        raise UserError(f"{path} cannot be written ({error.strerror or error}); set output=<file>.") from error
     finally:
         if made:
             with suppress(OSError):  # a folder with files in it stays
                 path.parent.rmdir()
+
+
+def table(outputs: list[Any]) -> tuple[DataFrame, dict[str, np.ndarray]]:
+    """What predict_steps returned: the rows, from `name` to `error`, and arrays of several values for each sample."""
+    parts = [{str(k): as_array(v) for k, v in part.items()} if isinstance(part, Mapping) else {} for part in outputs]
+    for part in parts:
+        sizes = {array.shape[:1] for array in part.values()}
+        if len(sizes) != 1 or () in sizes or part.keys() != parts[0].keys():
+            raise UserError("`predict_step` must return a dict of tensors or lists with an entry for each sample.")
+    whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    count = len(next(iter(whole.values())))
+    columns: dict[str, Any] = {"name": list(map(str, range(count)))}
+    for name, array in whole.items():
+        if array.size == count:  # floats with the digits that their type has
+            values = array.reshape(count)
+            columns[name] = values.astype(str).astype(float) if array.dtype.kind == "f" else values
+    error = columns.pop("error", None)
+    rows = DataFrame(columns | {"error": error})
+    return rows, {name: array for name, array in whole.items() if array.size != count}
+
+
+def save(outputs: list[Any], path: Path | None, beside: Path | None, overwrite: bool) -> DataFrame:
+    """Write what predict_steps returned to the path beside the file, or to the screen, and arrays to a .npz file."""
+    rows, arrays = table(outputs)
+    if path is None and arrays:
+        raise UserError(f"{', '.join(arrays)} of `predict_step` are arrays, which need a file; type output=<file>.csv.")
+    if path and path.suffix.lower() == ".jsonl":
+        rows.to_json(beside, orient="records", lines=True, force_ascii=False, double_precision=15)
+    else:
+        rows.to_csv(beside or sys.stdout, index=False)
+    if path and arrays:
+        with writing(path.with_suffix(".npz"), overwrite) as other, open(other, "wb") as file:
+            np.savez(file, allow_pickle=False, **arrays)
+    return rows
+
+
+def as_array(values: Any) -> np.ndarray:
+    """What a predict_step gives under one name; bfloat16, which numpy lacks, as float32."""
+    if isinstance(values, Tensor):
+        values = (values.float() if values.dtype == torch.bfloat16 else values).detach().cpu()
+    return np.asarray(values)

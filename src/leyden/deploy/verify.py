@@ -10,13 +10,13 @@ from lightning import LightningDataModule, LightningModule
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor, nn
 
-from leyden import Failed, UserError
+from leyden import Failed, UserError, in_a_line
 from leyden.data.datamodule import DataModule
-from leyden.data.decode import decode
+from leyden.data.decode import decode, resized
 from leyden.data.image_folder import ImageFolder
-from leyden.data.samples import Tensors
+from leyden.data.samples import transformed
 from leyden.deploy import formats
-from leyden.deploy.graph import Graph, Metadata, OwnGraph, resize_in_float, resized
+from leyden.deploy.graph import Graph, Metadata, OwnGraph, resize_in_float
 from leyden.tasks.supervised import Supervised
 
 BATCHES = (3, 1, 2, 7)  # samples of each batch; the exporter sees the first
@@ -38,10 +38,9 @@ def from_data(task: Supervised, datamodule: LightningDataModule, metadata: Metad
         if not metadata.size:
             metadata.inputs["image"][1:] = list(samples.x.shape[1:])  # before any transforms
     steps: list[Any] = [partial(resize_in_float, size=metadata.size)] if metadata.size else []
-    graph = Graph(task, steps + list(datamodule.transforms["val"]))
+    graph = Graph(task, steps + datamodule.transforms["val"])
     batches = [raw_batch(datamodule, samples, metadata, count) for count in BATCHES]
-    cases: Cases = [(inputs, (reference(task, datamodule, metadata, inputs),)) for inputs in batches]
-    return graph.eval(), metadata, cases
+    return graph.eval(), metadata, [(inputs, (reference(task, datamodule, metadata, inputs),)) for inputs in batches]
 
 
 def raw_batch(datamodule: Any, samples: Any, metadata: Metadata, count: int) -> tuple[Tensor, ...]:
@@ -57,7 +56,7 @@ def raw_batch(datamodule: Any, samples: Any, metadata: Metadata, count: int) -> 
     if not isinstance(datamodule, ImageFolder):
         return (resized(samples.x.index_select(0, torch.tensor(keys)), size),)
     files = [samples.x.path(key) for key in keys]
-    return (torch.stack([decode(file, size, datamodule.channels, datamodule.background) for file in files]),)
+    return (torch.stack([decode(file, size, *datamodule.settings[1:]) for file in files]),)
 
 
 def reference(task: Supervised, datamodule: DataModule, metadata: Metadata, inputs: tuple[Tensor, ...]) -> Tensor:
@@ -65,8 +64,7 @@ def reference(task: Supervised, datamodule: DataModule, metadata: Metadata, inpu
     x: Any = inputs
     if metadata.kind != "sequence":
         x = resized(inputs[0], metadata.size)
-        if transforms := datamodule.transforms["val"]:
-            x = torch.stack([Tensors(x, x, transforms).transform(part, 0) for part in x])
+        x = torch.stack([transformed(part, datamodule.transforms["val"]) for part in x])
         x, _ = datamodule.on_after_batch_transfer((x, None, torch.zeros(0)), 0)
     with torch.no_grad():
         return task.readout()(task(x).float())
@@ -90,11 +88,9 @@ def from_example(task: LightningModule) -> tuple[OwnGraph, Metadata, Cases]:
     with torch.no_grad():
         cases: Cases = [(inputs, graph(*inputs)) for inputs in batches]
         named = graph.named_outputs(*batches[0])
-    names = keys or list(inspect.signature(task.forward).parameters)
-    dims = {key: ["batch", *part.shape[1:]] for key, part in zip(names, parts, strict=False)}
-    outputs = {key: ["batch", *part.shape[1:]] for key, part in named.items()}
-    metadata = Metadata("own", dims, outputs, str(parts[0].dtype).removeprefix("torch."))
-    return graph, metadata, cases
+    inputs = dict(zip(keys or inspect.signature(task.forward).parameters, parts, strict=False))
+    dims, outputs = ({key: ["batch", *x.shape[1:]] for key, x in part.items()} for part in (inputs, named))
+    return graph, Metadata("own", dims, outputs, str(parts[0].dtype).removeprefix("torch.")), cases
 
 
 def check(form: str, path: Path, graph: nn.Module, metadata: Metadata, cases: Cases) -> dict[str, Any]:
@@ -103,24 +99,23 @@ def check(form: str, path: Path, graph: nn.Module, metadata: Metadata, cases: Ca
     Raises:
         Failed: the file does not run at other sizes, or is further from the checkpoint than the tolerance.
     """
-    batches, differences = [], []
     try:
         run = formats.load(form, path, graph)
         with torch.no_grad():
             results = [run(*inputs) for inputs, _ in cases]
     except Exception as error:  # runtimes have errors of many kinds, and long ones
-        reason = " ".join(str(error).split())[:300]
-        raise Failed(f"The exported file does not run ({reason}). Nothing was written.") from error
+        raise Failed(f"The exported file does not run ({in_a_line(error)[:300]}). Nothing was written.") from error
+    batches, difference = [], torch.zeros(())
+    scale = torch.tensor(metadata.target_std or 1.0, dtype=torch.float64)
     for (inputs, expected), outputs in zip(cases, results, strict=True):
         actual = [torch.as_tensor(part) for part in (outputs if isinstance(outputs, list | tuple) else [outputs])]
         sizes, got, want = ([list(part.shape) for part in parts] for parts in (inputs, actual, expected))
         if got != want:
             raise Failed(f"For {sizes} the exported file gives {got}, the checkpoint {want}. Nothing was written.")
         batches.append(sizes)
-        differences += [(one.double() - other.double()).abs() for one, other in zip(actual, expected, strict=True)]
-    scale = torch.tensor(metadata.target_std or 1.0, dtype=torch.float64)
-    difference = float(torch.stack([(part / scale).max() for part in differences]).max())  # NaN if any is
+        for one, other in zip(actual, expected, strict=True):  # NaN if any is
+            difference = difference.maximum(((one.double() - other.double()).abs() / scale).max())
     limit = RESIZED if metadata.size else TOLERANCE
     if not difference <= limit:
         raise Failed(f"The exported file is {difference:.2g} away from the checkpoint, above {limit:g}; not written.")
-    return {"max_abs_diff": difference, "tolerance": limit, "batches": batches}
+    return {"max_abs_diff": float(difference), "tolerance": limit, "batches": batches}

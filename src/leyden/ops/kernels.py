@@ -43,8 +43,7 @@ def build(name: str, folder: Path) -> Path:
     """
     cuda_home = f"/usr/local/cuda-{torch.version.cuda}"  # unless another one is named
     cuda = torch.version.cuda and (torch.cuda.is_available() or "TORCH_CUDA_ARCH_LIST" in os.environ)
-    files = [folder / f"{name}.cpp", folder / f"{name}.cu"]
-    files = [file for file in files if file.exists() and (cuda or file.suffix == ".cpp")]
+    files = [file for end in ("cpp", "cu") if (file := folder / f"{name}.{end}").exists() and (cuda or end == "cpp")]
     gpus = [torch.cuda.get_device_capability(index) for index in range(torch.cuda.device_count())]
     asked = [os.environ.get(key) for key in ("CXX", "CUDA_HOME", "TORCH_CUDA_ARCH_LIST")]
     parts = [torch.__version__, sys.version, flags(), gpus, asked, [file.read_text("utf-8") for file in files]]
@@ -60,8 +59,9 @@ def build(name: str, folder: Path) -> Path:
             line = [sys.executable, "-c", BUILD, json.dumps(options | {"is_python_module": False})]
             path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])  # pip's ninja
             env = {"CUDA_HOME": cuda_home} if os.path.isdir(cuda_home) else {}
-            env |= os.environ | {"PATH": path}
-            done = subprocess.run(line, env=env, capture_output=True, text=True, timeout=600)
+            done = subprocess.run(
+                line, env=env | os.environ | {"PATH": path}, capture_output=True, text=True, timeout=600
+            )
             if done.returncode:
                 said = done.stdout + done.stderr
                 complaint = re.search(r"^.*(\berror:|No space left|not found|No such file).*$", said, re.M)

@@ -3,8 +3,7 @@
 import hashlib
 import re
 from pathlib import Path
-
-import pandas
+from typing import Any
 
 from leyden.report.results import FACTS, MISSING, curves, flat, read, setting
 from leyden.run.keys import role
@@ -17,16 +16,16 @@ COMPARED = (  # keys of run.json
 
 def difference(first: Path, second: Path) -> str:
     """What differs in the config, in code, machine and data, and in the results; and the step where losses part."""
-    lines = [f"a  {first}", f"b  {second}"]
-    for title, a, b in zip(("config", "code, machine and data", "results"), facts(first), facts(second), strict=True):
-        both = pandas.DataFrame({"a": a.map(setting), "b": b.map(setting)}).fillna(MISSING)
-        both = both[both.a != both.b]
-        lines += ["", f"{title}:" if len(both) else f"{title}: the same"]
-        lines += [f"  {key}  {pair.a}  ->  {pair.b}" for key, pair in both.iterrows()]
+    lines, one, other = [f"a  {first}", f"b  {second}"], facts(first), facts(second)
+    for title, a in one.items():
+        b = other[title]
+        pairs = {key: (setting(a.get(key, MISSING)), setting(b.get(key, MISSING))) for key in a | b}
+        apart = [f"  {key}  {old}  ->  {new}" for key, (old, new) in pairs.items() if old != new]
+        lines += ["", f"{title}:" if apart else f"{title}: the same", *apart]
     return "\n".join([*lines, "", parting(first, second), ""])
 
 
-def facts(directory: Path) -> tuple[pandas.Series, ...]:
+def facts(directory: Path) -> dict[str, dict[str, Any]]:
     """What is compared of a run: its config, its surroundings, its results."""
     run, row, patch = Run(directory), read(directory), directory / "changes.patch"
     config = {key: row[key] for key in row if key not in FACTS and "/" not in key and role(key) != "label"}
@@ -34,21 +33,20 @@ def facts(directory: Path) -> tuple[pandas.Series, ...]:
     around["uncommitted changes"] = hashlib.sha256(patch.read_bytes()).hexdigest()[:8] if patch.is_file() else "none"
     results = {key: row[key] for key in row if key in ("status", "best_epoch") or "/" in key}
     results["weights_sha256"] = run.metrics.get("weights_sha256")
-    return tuple(pandas.Series(part, dtype=object) for part in (config, around, results))
+    return {"config": config, "code, machine and data": around, "results": results}
 
 
 def parting(first: Path, second: Path) -> str:
     """The first step at which logged losses differ; of tasks that log none, any logged value."""
     texts = {"dtype": str, "keep_default_na": False, "na_values": [""]}  # to the last digit, and a NaN is a value
-    logged = [curves(run, **texts).astype({"step": int}).groupby("step").first() for run in (first, second)]
-    a, b = logged[0].drop(columns="epoch").align(logged[1].drop(columns="epoch"), join="inner")
-    names = [name for name in a if "loss" in name] or list(a)
-    both = a[names].notna() & b[names].notna()
-    if not both.any(axis=None):
+    logged = [curves(run, **texts).drop(columns="epoch").melt("step").dropna() for run in (first, second)]
+    both = logged[0].merge(logged[1], on=["step", "variable"]).astype({"step": int}).sort_values("step", kind="stable")
+    losses = both[both.variable.str.contains("loss")]
+    both = both if losses.empty else losses
+    apart = both[both.value_x != both.value_y]
+    if both.empty:
         return "losses: the runs share no logged step"
-    differs = both & (a[names] != b[names])
-    if not differs.any(axis=None):
-        return f"losses: the same at all {len(a)} logged steps that both have"
-    step = differs.any(axis=1).idxmax()
-    name = differs.loc[step].idxmax()
-    return f"losses: part at step {step}: {name} {a.loc[step, name]} -> {b.loc[step, name]}"
+    if apart.empty:
+        return f"losses: the same at all {both.step.nunique()} logged steps that both have"
+    row = apart.iloc[0]
+    return f"losses: part at step {row.step}: {row.variable} {row.value_x} -> {row.value_y}"

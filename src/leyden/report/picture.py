@@ -14,8 +14,7 @@ from leyden import UserError
 from leyden.report.results import setting
 from leyden.report.tables import Table, curve, mean_and_std
 
-ACROSS = 4  # panels side by side
-BEST = 6  # rows of which curves are drawn
+ACROSS, BEST = 4, 6  # panels side by side; rows of which curves are drawn
 LOOK: dict[str, Any] = {"font.size": 9, "axes.grid": True, "grid.alpha": 0.3, "text.parse_math": False}
 
 
@@ -70,5 +69,4 @@ def against(axes: Axes, table: Table, key: str) -> None:
     elif places and min(places) > 0 and max(places) / min(places) >= 10:
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter("{x:g}")  # no formula
-        axes.xaxis.set_minor_formatter("")
     axes.errorbar(places, rows.value, rows["std"].fillna(0.0), linestyle="none", marker="o", alpha=0.6)

@@ -9,7 +9,7 @@ from typing import Any
 import pandas
 import yaml
 
-from leyden import UserError
+from leyden import UserError, require
 from leyden.run.configs import NEEDED
 from leyden.run.run import Run, Status
 
@@ -55,27 +55,20 @@ def read(directory: Path) -> dict[str, Any]:
     tree = load(run.config_file) or load(directory / ".hydra" / "config.yaml")  # of a run that ended before it began
     if "run" in tree or "rounds" in tree:
         return {}
-    config, best, values = flat(tree), metrics.get("best", {}), dict[str, Any]()
-    objective = config.get("objective") or best.get("monitor")
+    row, best = flat(tree), metrics.get("best", {})
+    objective = row.get("objective") or best.get("monitor")
     for split in ("train", "val", "test"):
-        values |= {name: value for name, value in metrics.get(split, {}).items() if "/" in name}
+        row |= {name: value for name, value in metrics.get(split, {}).items() if "/" in name}
     if best:
-        values |= {objective: best.get("objective"), best["monitor"]: best["value"]}
+        row |= {objective: best.get("objective"), best["monitor"]: best["value"]}
     good = {"run.json": record, "metrics.json": metrics or status != Status.FINISHED}
     good["config.yaml"] = all(key in tree for key in NEEDED)
-    facts = {
-        "path": directory,
-        "status": str(status),
-        "reason": " ".join(str(record.get("reason") or "").split()),
-        "damaged": " and ".join(name for name, content in good.items() if not content),
-        "objective": objective,
-        "monitor": best.get("monitor", objective),
-        "best_epoch": best["epoch"] + 1 if best else None,  # as people count
-        "seconds": metrics.get("seconds"),
-        "samples_per_second": metrics.get("samples_per_second"),
-        "overrides": record.get("overrides") or [],
-    }
-    return config | values | facts
+    row |= {"path": directory, "status": str(status), "reason": " ".join(str(record.get("reason") or "").split())}
+    row |= {"damaged": " and ".join(name for name, content in good.items() if not content)}
+    row |= {"objective": objective, "monitor": best.get("monitor", objective)}
+    row |= {"best_epoch": best["epoch"] + 1 if best else None}  # as people count
+    row |= {key: metrics.get(key) for key in ("seconds", "samples_per_second")}
+    return row | {"overrides": record.get("overrides") or []}
 
 
 def load(file: Path) -> dict[str, Any]:
@@ -107,9 +100,9 @@ def curves(directory: Path | str, **options: Any) -> pandas.DataFrame:
 def where(runs: pandas.DataFrame, condition: str) -> pandas.DataFrame:
     """The runs that have key=value, of any column; UserError where no run has the key, or it is no condition."""
     key, equals, text = condition.partition("=")
-    if not equals or key not in runs:
-        near = get_close_matches(key, list(runs), 1) or ["optimizer.lr"]
-        raise UserError(f"`--where` must be a key of the runs and its value, as {near[0]}=<value>; got `{condition}`.")
+    near = get_close_matches(key, list(runs), 1) or ["optimizer.lr"]
+    must = f"a key of the runs and its value, as {near[0]}=<value>"
+    require(bool(equals) and key in runs, "--where", must, condition)
     return runs[[matches(value, text) for value in runs[key]]]
 
 

@@ -44,7 +44,9 @@ def tables(runs: pandas.DataFrame, metric: str | None = None) -> list[Table]:
 
 def table(runs: pandas.DataFrame, metric: str) -> Table:
     """Rank the rows; runs that differ in the seed or the fold alone are one, the same run once more is another."""
-    mode, keys = mode_of(runs, metric), differing(runs)
+    same = [str(monitor).rpartition("/")[2] == metric.rpartition("/")[2] for monitor in runs.monitor]
+    typed = [mode for mode in runs[same].get("checkpoint.mode", []) if mode in ("min", "max")]
+    mode, keys = (typed or [direction(metric)])[0], differing(runs)  # as the runs say, else by the name
     best = [best_of(run, metric, mode) for _, run in runs.iterrows()]
     runs = runs.assign(value=[value for value, _ in best], epoch=[epoch for _, epoch in best])
     test = None if metric.startswith("test/") else runs.get(test_of(metric))
@@ -62,13 +64,6 @@ def table(runs: pandas.DataFrame, metric: str) -> Table:
     rows["rank"] = rows.value * {"min": 1, "max": -1, None: 0}[mode]
     rows = rows.sort_values(["finished", "rank", "place"], ascending=[False, True, True], ignore_index=True)
     return Table(metric, mode, keys, rows.drop(columns=["finished", "rank", "place"]))
-
-
-def mode_of(runs: pandas.DataFrame, metric: str) -> str | None:
-    """`min` or `max`: as the runs say of what they monitored, on any split, else by the name; None: it is unknown."""
-    same = [str(monitor).rpartition("/")[2] == metric.rpartition("/")[2] for monitor in runs.monitor]
-    typed = runs[same].get("checkpoint.mode", [])
-    return next((mode for mode in typed if mode in ("min", "max")), direction(metric))
 
 
 def best_of(run: pandas.Series, metric: str, mode: str | None) -> tuple[float | None, float | None]:
@@ -96,11 +91,11 @@ def aggregate(group: pandas.DataFrame) -> dict[str, Any]:
     counted = group[group.finished] if group.finished.any() else group[group.value.notna()]
     numbers = counted[["value", "epoch", "test", "seconds", "samples_per_second"]].astype(float)
     mean, std = numbers.mean(skipna=False), numbers.where(numbers.abs() < math.inf).std(skipna=False)
+    statuses = group.status.value_counts()
+    status = ", ".join(f"{n} {status}" if len(statuses) > 1 else status for status, n in statuses.items())
     row = {"value": mean.value, "std": std.value, "epoch": mean.epoch, "test": mean.test, "test_std": std.test}
     row |= {"n": len(counted), "seconds": mean.seconds, "samples_per_second": mean.samples_per_second}
-    statuses = group.status.value_counts()
-    row["status"] = ", ".join(f"{n} {status}" if len(statuses) > 1 else status for status, n in statuses.items())
-    row["runs"] = list(map(str, group.path))
+    row |= {"status": status, "runs": list(map(str, group.path))}
     return row | {"finished": group.finished.any(), "place": group.place.min()}
 
 
@@ -113,12 +108,8 @@ def differing(runs: pandas.DataFrame) -> list[str]:
     keys = [key for key in runs if key not in FACTS and "/" not in key and role(key) != "label"]
     texts = runs[keys].map(str)  # what is missing is a value, too
     keys = [key for key in keys if texts[key].nunique() > 1]
-    columns = []
-    for key in keys:
-        above = [name for name in classes(runs, keys) if key.startswith(f"{name}.")]
-        if not above or key in typed or texts.groupby(above)[key].nunique().max() > 1:
-            columns.append(key)
-    return columns
+    above = {key: [name for name in classes(runs, keys) if key.startswith(f"{name}.")] for key in keys}
+    return [key for key in keys if not above[key] or key in typed or texts.groupby(above[key])[key].nunique().max() > 1]
 
 
 def classes(runs: pandas.DataFrame, keys: list[str]) -> list[str]:
@@ -133,8 +124,8 @@ def written(made: list[Table], form: str) -> str:
     """Tables as text, markdown, latex, csv or json; the last two have all digits."""
     if form in STYLES:
         return "\n".join(titled(table, form) for table in made)
-    names = [table.metric for table in made]
-    whole = pandas.concat([table.rows for table in made], keys=names, names=["metric"]).reset_index("metric")
+    whole = pandas.concat([table.rows.assign(metric=table.metric) for table in made], ignore_index=True)
+    whole.insert(0, "metric", whole.pop("metric"))
     if form == "csv":
         return whole.assign(runs=whole.runs.map(" ".join)).to_csv(index=False)
     return whole.to_json(orient="records", indent=2, force_ascii=False, double_precision=15) + "\n"
@@ -143,10 +134,9 @@ def written(made: list[Table], form: str) -> str:
 def titled(table: Table, form: str) -> str:
     """A table, on the screen with a line above it."""
     content, title = cells(table), ""
-    if form == "text" and table.mode:
-        title = f"best {table.metric} first ({table.mode})\n"
-    elif form == "text":
-        title = f"{table.metric}, not ranked: the name does not say which is better\n"
+    if form == "text":
+        unknown = f"{table.metric}, not ranked: its name does not say which is better\n"
+        title = f"best {table.metric} first ({table.mode})\n" if table.mode else unknown
     elif form == "markdown":
         content = content.map(lambda cell: cell.replace("|", "\\|"))
     sides = ["left" if name in ("run", "status", *table.settings) else "right" for name in content]

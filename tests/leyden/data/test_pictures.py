@@ -1,4 +1,3 @@
-import logging
 import os
 import pickle
 
@@ -7,9 +6,9 @@ import torch
 from PIL import Image
 
 from leyden import files
-from leyden.data import pictures
+from leyden.data import image_folder
 from leyden.data.decode import decode
-from leyden.data.pictures import Pictures, look
+from leyden.data.image_folder import Pictures, look
 
 MANY = ["a.jpg", "犬/猫 '\".png", "x" * 200, os.fsdecode(b"\xff\xfe.gif")]
 SETTINGS = (4, 4), 3, "white"
@@ -51,8 +50,8 @@ def test_other_names_and_another_order_are_recalled(make, tmp_path, monkeypatch)
     memory = tmp_path / "memory.json"
     first, _ = look(tmp_path, make("a.png", "b.png", "c.png", "d.png"), SETTINGS, memory)
     os.utime(tmp_path / "c.png", (1, 1))
-    seen, in_turn = [], pictures.in_turn
-    monkeypatch.setattr(pictures, "in_turn", lambda function, items: seen.extend(items) or in_turn(function, items))
+    seen, in_turn = [], image_folder.in_turn
+    monkeypatch.setattr(image_folder, "in_turn", lambda function, items: seen.extend(items) or in_turn(function, items))
     second, _ = look(tmp_path, make("new.png", "d.png", "c.png", "a.png"), SETTINGS, memory)
     assert seen == ["new.png", "c.png"] and list(second) == ["new.png", "d.png", "c.png", "a.png"]
     assert second["a.png"] == first["a.png"] and second["c.png"][2:] == first["c.png"][2:]
@@ -92,9 +91,7 @@ def test_a_disk_that_fills_up_is_left_without_the_part(make, tmp_path, monkeypat
     assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
 
 
-def test_results_come_in_turn_and_a_long_look_says_how_far_it_is(monkeypatch, caplog):
-    caplog.set_level(logging.INFO)
-    monkeypatch.setattr(pictures, "REPORT_S", -1)
+def test_results_come_in_turn():
     threads = torch.get_num_threads()
-    assert list(pictures.in_turn(lambda row: 2 * row, range(1000))) == list(range(0, 2000, 2))
-    assert torch.get_num_threads() == threads and "decoded 768 of 1000 pictures" in caplog.text
+    assert list(image_folder.in_turn(lambda row: 2 * row, range(1000))) == list(range(0, 2000, 2))
+    assert torch.get_num_threads() == threads

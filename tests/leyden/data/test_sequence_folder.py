@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from leyden import UserError
-from leyden.data.sequence_folder import SequenceFolder, load
+from leyden.data.folders import SequenceFolder, load
 from leyden.run import build
 
 

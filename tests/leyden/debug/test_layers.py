@@ -110,13 +110,13 @@ def test_the_table_of_layers(train, model):
     text = (run / "train.log").read_text()
     record = Run(run).record
     assert record["status"] == "finished" and "epoch 1" not in text and not (run / "metrics.json").exists()
-    total = re.search(r"^ *sum .* (\d+) +(\d+) +[\d.]+$", text, re.M)
+    total = re.search(r"^ *sum .* (\d+) +(\d+)$", text, re.M)
     assert int(total[1]) == record["parameters"] and int(total[2]) > 0
 
 
 def test_the_numbers_of_a_linear_layer(train):
     text = (train("debug=shapes", "model.hidden=[32]") / "train.log").read_text()
-    assert re.search(rf"^ *model.head +Linear +16 x 32 +16 x 10 +330 +{2 * 16 * 32 * 10} +[\d.]+$", text, re.M)
+    assert re.search(rf"^ *model.head +Linear +16 x 32 +16 x 10 +330 +{2 * 16 * 32 * 10}$", text, re.M)
 
 
 def test_sequences(configure):

@@ -14,6 +14,7 @@ from lab.tasks.classification import Classification
 from leyden.debug.watch import Gradients, resident
 from leyden.run.run import Run
 
+BOARD = "logger=[tensorboard]"
 ON = "callbacks=[gradients]"
 OFTEN = ON, "callbacks.gradients.every_n_steps=1"
 MEMORY = "callbacks=[memory]"
@@ -62,15 +63,17 @@ def test_a_head_that_starts_at_zero_is_not_named(train, plant):
 def test_the_norm_is_that_of_the_whole_batch_before_clipping(train):
     """Of two batches of 16 that accumulate as of one of 32, clipped or not."""
     keys = [ON, "data.num_samples=96", "model.dropout=0", "trainer.max_steps=1", "trainer.max_epochs=1"]
-    whole = curves(train(*keys, "data.batch_size=32", folder="a"))[0]
-    halves = curves(train(*keys, "trainer.accumulate_grad_batches=2", "trainer.gradient_clip_val=1e-3", folder="b"))[0]
+    whole = curves(train(*keys, BOARD, "data.batch_size=32", folder="a"))[0]
+    halves = curves(
+        train(*keys, BOARD, "trainer.accumulate_grad_batches=2", "trainer.gradient_clip_val=1e-3", folder="b")
+    )[0]
     for name in ("model.body.1.weight", "model.head.weight"):
         one, other = (found[f"gradients/norm/{name}"][0].value for found in (whole, halves))
         assert one == pytest.approx(other, rel=1e-4) and one > 1e-2
 
 
 def test_curves_and_histograms_and_nothing_is_changed(train):
-    watched = train(ON, "callbacks.gradients.every_n_steps=3")
+    watched = train(ON, BOARD, "callbacks.gradients.every_n_steps=3")
     scalars, histograms = curves(watched)
     for kind in ("norm", "zeros", "update_ratio"):
         assert [event.step for event in scalars[f"gradients/{kind}/model.head.weight"]] == [1, 3, 6, 9]
@@ -130,7 +133,7 @@ def test_a_layer_without_gradient_is_named(train, monkeypatch):
 
 
 def test_each_epoch_and_stage_is_in_the_log_and_the_curves(train):
-    run = train(MEMORY)
+    run = train(MEMORY, BOARD)
     log = (run / "train.log").read_text()
     assert [log.count(f"memory, {stage}: resident ") for stage in ("train", "val", "test")] == [2, 2, 1]
     assert len(curves(run)[0]["memory/train_resident"]) == 2 and "grew" not in log

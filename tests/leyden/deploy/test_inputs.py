@@ -26,9 +26,7 @@ def test_a_folder_in_the_order_of_names(tmp_path):
         (IMAGE, {"x": np.zeros((4, 2, 3), np.uint8)}, "uint8 of batch x 1 x 2 x 3, as .*; got uint8 of 4 x 2 x 3"),
         (IMAGE, {"x": np.zeros((4, 1, 2, 3))}, "must hold uint8 of .*; got float64"),
         (IMAGE, {"a": np.zeros(3), "b": np.zeros(3)}, "cannot be read as a batch .*x is not a file"),
-        (SEQUENCE, {"x": np.ones((2, 5, 3)), "lengths": [4, 1]}, None),
-        (SEQUENCE, {"x": np.ones((2, 5, 3)), "lengths": [4]}, "`lengths` of .* must be 2 numbers from 1 to 5"),
-        (SEQUENCE, {"x": np.ones((2, 5, 3)), "lengths": [4, 6]}, "must be 2 numbers from 1 to 5"),
+        (SEQUENCE, {"x": np.ones((2, 5, 3))}, None),
         (SEQUENCE, {"x": np.ones((2, 5, 4))}, "must hold float32 of batch x time x 3"),
         (TABLE, {"x": np.ones((2, 2), int)}, None),
         (TABLE, {"x": np.array([["a", "b"]])}, "got <U1 of 1 x 2"),
@@ -42,8 +40,7 @@ def test_batches(tmp_path, metadata, arrays, said):
             next(samples)
         return
     for index, sample in enumerate(samples):
-        want = arrays["x"][index][: arrays["lengths"][index]] if "lengths" in arrays else arrays["x"][index]
-        assert np.array_equal(sample.read().numpy(), want) and sample.name.endswith(f"b.npz[{index}]")
+        assert np.array_equal(sample.read().numpy(), arrays["x"][index]) and sample.name.endswith(f"b.npz[{index}]")
     assert index == len(arrays["x"]) - 1
 
 

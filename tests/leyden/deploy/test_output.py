@@ -1,9 +1,14 @@
-"""A file is written whole or not at all."""
+"""A file is written whole or not at all; rows and arrays of predictions."""
 
+import csv
+import json
+
+import numpy as np
 import pytest
+import torch
 
 from leyden import UserError
-from leyden.deploy.output import writing
+from leyden.deploy.output import save, table, writing
 
 
 def test_it_takes_its_place_at_the_end(tmp_path):
@@ -33,6 +38,41 @@ def test_what_is_refused(tmp_path):
 def test_what_cannot_be_read_is_not_called_unwritable(tmp_path):
     with pytest.raises(FileNotFoundError), writing(tmp_path / "a.txt"):
         (tmp_path / "missing.txt").read_text()
-    with pytest.raises(UserError, match="cannot be written"), writing(tmp_path / "a.txt") as beside:
-        beside.unlink()
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("ending", [".csv", ".jsonl"])
+def test_batches_go_to_one_file(tmp_path, ending):
+    path = tmp_path / f"o{ending}"
+    parts = [{"name": [f"ü\n{part}", "b"], "error": [None, "bad"]} for part in range(3)]
+    with writing(path) as beside:
+        save(parts, path, beside, False)
+    assert list(tmp_path.iterdir()) == [path]
+    with open(path, newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file)) if ending == ".csv" else [json.loads(line) for line in file]
+    assert [row["name"] for row in rows] == ["ü\n0", "b", "ü\n1", "b", "ü\n2", "b"] and rows[1]["error"] == "bad"
+
+
+def test_the_screen(capsys):
+    parts = [{"name": ["a"], "prediction": ["cat"]}, {"name": ["long"], "prediction": [None]}]
+    save([part | {"error": [None]} for part in parts], None, None, False)
+    assert capsys.readouterr().out.splitlines() == ["name,prediction,error", "a,cat,", "long,,"]
+
+
+def test_a_task_of_ones_own(tmp_path):
+    parts = []
+    for size in (3, 2):
+        outputs = {"label": torch.arange(size), "mask": torch.ones(size, 4, 4).bfloat16(), "word": ["x"] * size}
+        parts.append(outputs | {"prob": torch.ones(size, 1) / 3})
+    with writing(tmp_path / "o.csv") as beside:
+        save(parts, tmp_path / "o.csv", beside, False)
+    with open(tmp_path / "o.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["name"] for row in rows] == list("01234")
+    assert rows[4] == {"name": "4", "label": "1", "word": "x", "prob": "0.33333334", "error": ""}
+    assert np.load(tmp_path / "o.npz")["mask"].shape == (5, 4, 4)
+    with pytest.raises(UserError, match="type output="):
+        save(parts, None, None, False)
+    for wrong in (torch.zeros(3), {}, {"a": torch.zeros(3), "b": torch.zeros(2)}, {"a": torch.tensor(1.0)}):
+        with pytest.raises(UserError, match="`predict_step` must return"):
+            table([wrong])

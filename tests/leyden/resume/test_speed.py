@@ -5,7 +5,7 @@ import time
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from leyden.data.samples import Tensors
+from leyden.data.samples import Samples
 
 NAMES = {"time/step_seconds", "time/waiting", "time/samples_per_second"}
 
@@ -16,7 +16,7 @@ def rows(run):
 
 
 def test_each_epoch_has_its_speed_in_the_log_the_table_and_the_curves(train):
-    run = train("data.batch_size=32", "trainer.log_every_n_steps=2")
+    run = train("logger=[tensorboard]", "data.batch_size=32", "trainer.log_every_n_steps=2")
     log = (run / "train.log").read_text()
     assert len(re.findall(r"epoch \d/2 .* samples/s  [\d.]+ ms/step  \d+% waiting", log)) == 2
     found = rows(run)
@@ -30,13 +30,13 @@ def test_each_epoch_has_its_speed_in_the_log_the_table_and_the_curves(train):
 
 @pytest.fixture
 def slow(monkeypatch):
-    load = Tensors.__getitems__
+    load = Samples.__getitems__
 
     def loads(self, keys):
         time.sleep(0.03)
         return load(self, keys)
 
-    monkeypatch.setattr(Tensors, "__getitems__", loads)
+    monkeypatch.setattr(Samples, "__getitems__", loads)
 
 
 @pytest.mark.slow

@@ -16,6 +16,12 @@ class Failed(UserError):
     status = 1
 
 
+def said(error: BaseException) -> str:
+    """What an error says in one line, without a full stop; its name where it says nothing."""
+    text = str(error).split("\n    full_key: ")[0].replace(" is not in struct", " is missing")  # of OmegaConf
+    return " ".join(text.split()).rstrip(".") or type(error).__name__
+
+
 def require(good: bool, key: str, must: str, value: object) -> None:
     """Raises UserError, in its standard form, where the value of a key is not good."""
     if not good:

@@ -1,13 +1,12 @@
 """One class of several for each sample."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
 from torchmetrics import MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassConfusionMatrix, MulticlassF1Score
 
-from leyden import UserError
 from leyden.tasks.supervised import Supervised
 
 MANY = 1000  # classes: of more, a confusion matrix is too large to keep
@@ -16,7 +15,7 @@ MANY = 1000  # classes: of more, a confusion matrix is too large to keep
 class Classification(Supervised):
     """Learns class indices from logits of B x num_classes. Logs the plain accuracy and the F1 averaged over classes."""
 
-    counted, meaning = ("acc",), "probs"
+    counted, meaning, targets = ("acc",), "probs", "classes"
 
     def __init__(self, num_classes: int, classes: Sequence[str] | None = None, **supervised: Any):
         accuracy = MulticlassAccuracy(num_classes, average="micro", validate_args=False)
@@ -27,14 +26,6 @@ class Classification(Supervised):
             raise ValueError(f"`classes` must be {num_classes} names; got `{classes}`")
         self.confusion = MulticlassConfusionMatrix(num_classes, validate_args=False) if num_classes <= MANY else None
         self.details: dict[str, Any] = {}  # of the last test, by class
-
-    @staticmethod
-    def check_facts(facts: Mapping[str, Any]) -> None:
-        """Raises UserError if the targets are numbers."""
-        if "target_mean" in facts:
-            raise UserError(
-                "task=classification does not fit: the targets of this data are numbers; type task=regression."
-            )
 
     def readout(self) -> nn.Module:
         return nn.Softmax(1)

@@ -1,6 +1,6 @@
 """Numbers for each sample."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ class Regression(Supervised):
     Errors are means over samples and outputs; the R2 of several outputs is their plain mean, `r2_uniform`.
     """
 
-    meaning = "values"
+    meaning, targets = "values", "numbers"
     target_mean: Tensor
     target_std: Tensor
 
@@ -32,12 +32,6 @@ class Regression(Supervised):
         dtype = torch.float64 if far else torch.float32  # a float32 would keep little of what differs
         self.register_buffer("target_mean", torch.tensor(target_mean, dtype=dtype))
         self.register_buffer("target_std", torch.tensor(target_std, dtype=dtype))
-
-    @staticmethod
-    def check_facts(facts: Mapping[str, Any]) -> None:
-        """Raises UserError if the targets are classes."""
-        if "target_mean" not in facts:
-            raise UserError("The data has classes; type task=classification or, for a table, data.target_kind=numbers.")
 
     def readout(self) -> nn.Module:
         return Rescale(self.target_mean, self.target_std)

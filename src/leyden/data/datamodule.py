@@ -59,7 +59,12 @@ class DataModule(LightningDataModule):
         self.transforms = {"train": train_transforms or [], "val": eval_transforms or [], "test": eval_transforms or []}
         for transform in self.augment:
             require(isinstance(transform, Transform), "data.augment", "Transforms of leyden.data.augment", transform)
-        for name, low, value in ("batch_size", 1, batch_size), ("folds", 2, folds), ("split_seed", 0, split_seed):
+        for part in self.transforms["train"] + self.transforms["val"]:
+            require(callable(part), "data.train_transforms and data.eval_transforms", "of things that are called", part)
+        normalised = {any(isinstance(part, v2.Normalize) for part in self.transforms[split]) for split in SPLITS}
+        require(len(normalised) == 1, "data.eval_transforms", "normalised as train_transforms are", eval_transforms)
+        numbers = ("batch_size", 1, batch_size), ("folds", 2, folds), ("split_seed", 0, split_seed), ("seed", 0, seed)
+        for name, low, value in numbers:
             require(type(value) is int and value >= low, f"data.{name}", f"a whole number from {low} up", value)
         for name, share in ("val_fraction", val_fraction), ("test_fraction", test_fraction):
             require(0 <= share <= 1, f"data.{name}", "a number from 0 to 1", share)

@@ -13,6 +13,7 @@ from hydra.core.override_parser.types import Override
 SPECIAL = {"_target_", "_partial_", "_recursive_", "_convert_", "_args_"}  # Hydra takes them at every constructor
 LISTS = ("callbacks", "logger")  # groups of which several options may be chosen, with names that are free
 TYPES = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text", "list": "a list"}
+UNKNOWN = "float | None"  # what an argument takes that has no type: any number, or nothing
 
 
 def flatten(node: Any, prefix: str = "") -> dict[str, Any]:
@@ -33,6 +34,8 @@ def mistake(override: Override, flat: dict[str, Any], groups: list[str]) -> str:
     parent = key.rpartition(".")[0]
     while parent and parent not in flat:
         parent = parent.rpartition(".")[0]
+    if parent and not isinstance(flat[parent], dict | list | None):
+        return f"`{parent}` is `{flat[parent]}` and has no keys of its own."
     plus, (group, _, option) = text.startswith("+"), key.partition(".")
     if group in LISTS and parent in ("", group):
         name = option.partition(".")[0]
@@ -63,12 +66,15 @@ def wrong_value(key: str, flat: dict[str, Any], value: Any) -> str:
     """What is wrong with the type of a value, or nothing; whether it is in range, its constructor says."""
     if value == "":
         return f"`{key}` has no value; type {key}=null for none."
-    if None in (value, flat[key]) or "${" in f"{value}{flat[key]}":
+    texts = [each.replace("\\${", "") for each in (value, flat[key]) if isinstance(each, str)]
+    if flat[key] is None or "${" in "".join(texts):
         return ""
     parent, _, name = key.rpartition(".")
     target = flat.get(f"{parent}._target_")
-    annotation = (constructor(str(target)) or {}).get(name, "float") if target else ""  # any number, if it is not known
-    kind, kinds = type(value).__name__, {type(flat[key]).__name__, *re.findall(r"\w+", annotation)}
+    words = set(re.findall(r"\w+", (constructor(str(target)) or {}).get(name, UNKNOWN) if target else ""))
+    if value is None and not (words and words <= {*TYPES}):
+        return ""
+    kind, kinds = type(value).__name__, words | {type(flat[key]).__name__}
     plain = kind not in ("list", "dict") and "str" in kinds
     if kind in kinds or plain or (kind == "int" and "float" in kinds) or any(name[0] == "_" for name in kinds):
         return ""
@@ -90,7 +96,7 @@ def constructor(target: str) -> dict[str, str] | None:
             functions = [part for part in parts if isinstance(part, ast.FunctionDef)]
             init = next((part.args for part in functions if part.name in ("__init__", name)), None)
             taken = init.args + init.kwonlyargs if init else []
-            own = {each.arg: ast.unparse(each.annotation or ast.Name("float")) for each in taken if each.arg != "self"}
+            own = {each.arg: ast.unparse(each.annotation or ast.Name(UNKNOWN)) for each in taken if each.arg != "self"}
             if init and not init.kwarg:
                 return own
             bases = getattr(node, "bases", [])  # one takes what **rest hands on, or all where there is no __init__

@@ -10,7 +10,7 @@ from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
-from leyden import UserError
+from leyden import UserError, require
 from leyden.lightning_internals import gather, logged
 from leyden.resume import exact, snapshot
 from leyden.resume.attributes import Attributes
@@ -51,6 +51,8 @@ class Keeper(Callback):
         write: bool = True,
         judge: Callable[[float, int], bool] | None = None,
     ):
+        known = every_n_steps is None or (type(every_n_steps) is int and every_n_steps > 0)
+        require(known, "checkpoint.every_n_steps", "null or a whole number from 1 up", every_n_steps)
         self.directory, self.write, self.config = Path(directory), write, config
         self.monitor, self.mode, self.objective = monitor, mode, objective or monitor
         self.every_n_steps, self.seed, self.exact = every_n_steps, seed, exact

@@ -12,12 +12,15 @@ from hydra.utils import instantiate
 from lightning import LightningDataModule, LightningModule, Trainer
 from lightning.fabric.utilities.seed import pl_worker_init_function, reset_seed
 from lightning.pytorch.callbacks import Callback, Checkpoint, RichProgressBar
+from lightning.pytorch.loggers import Logger
+from lightning.pytorch.profilers import Profiler
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue
+from torch.nn.parameter import is_lazy
 
-from leyden import UserError, lightning_internals, require
+from leyden import UserError, lightning_internals, require, said
 from leyden.data.datamodule import DataModule
 from leyden.debug import failures
 from leyden.debug.mistakes import Mistakes
@@ -29,20 +32,23 @@ from leyden.run import configs, paths, study, trust
 from leyden.run.record import is_first_rank
 from leyden.run.run import Run
 
+FOR_TARGETS = {"numbers": "task=regression", "classes": "task=classification or, for a table, data.target_kind=numbers"}
+POSITIVE = ("val_check_interval", "check_val_every_n_epoch", "log_every_n_steps", "accumulate_grad_batches")
 log = logging.getLogger(__name__)
 
 
-def make(cfg: DictConfig, key: str, node: Any, **keywords: Any) -> Any:
+def make(cfg: DictConfig, key: str, node: Any, kind: type = object, **keywords: Any) -> Any:
     """Instantiate a node of the config, which is called `key`; its texts stay as they are.
 
     Raises:
-        UserError: whatever its constructor raises, a value that is missing, or a target that may not be built.
+        UserError: whatever its constructor raises, a value that is missing, a target that may not be built, or that
+            builds something of another kind.
     """
     try:
         plain = trust.checked(cfg, node)
         if isinstance(plain, dict):
             plain = {"_convert_": "all"} | plain
-        return instantiate(OmegaConf.create({key: plain})[key], **keywords)
+        made = instantiate(OmegaConf.create({key: plain})[key], **keywords)
     except UserError:
         raise
     except Exception as error:  # of Hydra, with the constructor's own as its cause
@@ -54,13 +60,14 @@ def make(cfg: DictConfig, key: str, node: Any, **keywords: Any) -> Any:
         place = re.search(r"^full_key: (\S+)", str(error), re.M)
         name = place[1] if place else key
         target = f" ({node.get('_target_')})" if name in ("data", "task") else ""
-        what = " ".join(str(cause).split()).rstrip(".") or type(cause).__name__
-        raise UserError(f"{name}{target} cannot be built: {what}.") from error
+        raise UserError(f"{name}{target} cannot be built: {said(cause)}.") from error
+    require(isinstance(made, kind), key, f"a {kind.__name__}", f"{type(made).__module__}.{type(made).__qualname__}")
+    return made
 
 
-def group(cfg: DictConfig, name: str) -> list[Any]:
+def group(cfg: DictConfig, name: str, kind: type) -> list[Any]:
     """The parts of a list group; an empty list leaves no key."""
-    return [make(cfg, f"{name}.{part}", node) for part, node in (cfg.get(name) or {}).items()]
+    return [make(cfg, f"{name}.{part}", node, kind) for part, node in (cfg.get(name) or {}).items()]
 
 
 # data
@@ -82,7 +89,7 @@ def data(cfg: DictConfig, split: str | None = None) -> LightningDataModule:
     tree.data_dir = str(paths.in_project(cfg.data_dir))
     tree.seed = cfg.seed if cfg.get("rerun") else before.get("seed", cfg.seed)
     with exact.isolated(tree.seed):
-        made = make(tree, "data", tree.data)
+        made = make(tree, "data", tree.data, LightningDataModule)
     if not isinstance(made, DataModule):
         return exact.seed_hooks(made, pl_worker_init_function, tree.seed)
     check_same(cfg, made, before, split)
@@ -93,13 +100,20 @@ def check_same(cfg: DictConfig, datamodule: DataModule, before: dict[str, Any], 
     """Compare the data with what the run before saw, where a split that is asked for is cut by us.
 
     Raises:
-        UserError: it differs, and `exact` forbids it.
+        UserError: it differs, and `exact` forbids it; or the model was built for other classes or columns.
     """
-    then, notes = before.get("data_fingerprint"), datamodule.notes
-    if then is None or then == datamodule.fingerprint:
+    if not (then := before.get("data_fingerprint")):
         return
+    if cfg.facts:
+        facts = OmegaConf.to_container(cfg.facts, resolve=True), datamodule.facts
+        classes, columns = ([part.get(name) or [] for part in facts] for name in ("classes", "columns"))
+        codes = [[(each["name"], each.get("categories"), each.get("offset")) for each in part] for part in columns]
+        if classes[0] != classes[1] or codes[0] != codes[1]:
+            what = "The classes or columns of the data are not those that the run was trained on"
+            raise UserError(f"{what}, and its numbers would mean nothing; bring the data back.")
+    same, notes = then == datamodule.fingerprint, datamodule.notes
     cut = {*before.get("cut_splits", ()), *notes["cut_splits"]}
-    if not (cfg.get("resume") or (cut and split in {None, *cut})):
+    if same or not (cfg.get("resume") or (cut and split in {None, *cut})):
         return
     if cfg.get("rerun"):
         now, stored = (OmegaConf.to_container(tree.data) for tree in (cfg, configs.stored(Path(cfg.rerun))))
@@ -152,12 +166,16 @@ def task(cfg: DictConfig) -> LightningModule:
     """The task with its model, optimizer and scheduler in it.
 
     Raises:
-        UserError: it does not fit the data, as its own `check_facts` says before anything is built for it.
+        UserError: it is for `targets` of another kind than those of the data, or some of its layers have no size.
     """
     target = {"_target_": OmegaConf.to_container(cfg.task, resolve=False).get("_target_"), "_partial_": True}
-    if check := getattr(make(cfg, "task", target).func, "check_facts", None):
-        check(cfg.facts or {})
-    return make(cfg, "task", cfg.task)
+    found = "numbers" if "target_mean" in (cfg.facts or {}) else "classes"
+    if getattr(make(cfg, "task", target).func, "targets", found) != found:
+        raise UserError(f"The targets of the data are {found}; type {FOR_TARGETS[found]}.")
+    made = make(cfg, "task", cfg.task, LightningModule)
+    lazy = [name for name, parameter in made.named_parameters() if is_lazy(parameter)]
+    require(not lazy, "task", "of layers with all their sizes, as an optimizer and a checkpoint need them", lazy)
+    return made
 
 
 def watchers(cfg: DictConfig) -> list[Callback]:
@@ -165,7 +183,8 @@ def watchers(cfg: DictConfig) -> list[Callback]:
     settings = {"write": cfg.trainer.enable_checkpointing, "seed": cfg.seed, "exact": cfg.exact}
     settings |= {"config": OmegaConf.to_yaml(cfg), "objective": cfg.objective, **cfg.checkpoint}
     keeper = Keeper(cfg.run_dir, judge=study.judge(Path(cfg.run_dir), partial(trust.checked, cfg)), **settings)
-    return [keeper, *group(cfg, "callbacks"), Mistakes(), Records(cfg.run_dir, keeper, Run(cfg.run_dir).update)]
+    chosen, records = group(cfg, "callbacks", Callback), Records(cfg.run_dir, keeper, Run(cfg.run_dir).update)
+    return [keeper, *chosen, Mistakes(), records]
 
 
 def trainer(cfg: DictConfig, callbacks: list[Callback]) -> Trainer:
@@ -174,7 +193,12 @@ def trainer(cfg: DictConfig, callbacks: list[Callback]) -> Trainer:
     Raises:
         UserError: a combination that Lightning refuses.
     """
-    bar = cfg.trainer.enable_progress_bar and sys.stdout.isatty()
+    time = cfg.trainer.get("max_time")  # what follows Lightning itself does not check
+    require(time is None or isinstance(time, str), "trainer.max_time", 'null or a text "DD:HH:MM:SS", in quotes', time)
+    for key in POSITIVE:
+        value = cfg.trainer.get(key)
+        require(value is None or value > 0, f"trainer.{key}", "above 0", value)
+    bar = bool(cfg.trainer.enable_progress_bar) and sys.stdout.isatty()
     ours: dict[str, Any] = {}
     if cfg.trainer.strategy == "ddp":
         timeout = timedelta(seconds=cfg.get("timeout") or 600)
@@ -183,10 +207,11 @@ def trainer(cfg: DictConfig, callbacks: list[Callback]) -> Trainer:
         cfg,
         "trainer",
         cfg.trainer,
+        Trainer,
         **ours,
         callbacks=callbacks + [RichProgressBar(refresh_rate=20)] * bar,
-        logger=group(cfg, "logger"),
-        profiler=make(cfg, "profiler", cfg.profiler) if cfg.get("profiler") else None,
+        logger=group(cfg, "logger", Logger),
+        profiler=make(cfg, "profiler", cfg.profiler, Profiler) if cfg.get("profiler") else None,
         plugins=[AtomicIO(Run(cfg.run_dir).update)],
         default_root_dir=cfg.run_dir,
         enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),

@@ -79,8 +79,7 @@ def restored() -> Iterator[None]:
 
 def restore(environment: dict[str, str], handlers: dict[int, Any]) -> None:
     """Set environment and signal handlers back."""
-    for name in os.environ.keys() - environment.keys():
-        del os.environ[name]
+    os.environ.clear()
     os.environ.update(environment)
     main = threading.current_thread() is threading.main_thread()  # others may set no handlers
     for number, handler in handlers.items() if main else ():
@@ -91,8 +90,9 @@ def restore(environment: dict[str, str], handlers: dict[int, Any]) -> None:
 def set_global_torch_flags(cfg: DictConfig) -> None:
     """Set what holds for the whole process: seed, threads, precision of products, and less noise."""
     seed, precision = cfg.seed, cfg.matmul_precision
-    require(0 <= seed < 2**32, "seed", "from 0 to 4294967295", seed)
-    require(cfg.threads is None or cfg.threads > 0, "threads", "null or at least 1", cfg.threads)
+    require(type(seed) is int and 0 <= seed < 2**32, "seed", "a whole number from 0 to 4294967295", seed)
+    known = cfg.threads is None or (type(cfg.threads) is int and cfg.threads > 0)
+    require(known, "threads", "null or a whole number from 1 up", cfg.threads)
     precisions = ("highest", "high", "medium")
     require(precision in precisions, "matmul_precision", f"one of {', '.join(precisions)}", precision)
     for logger in map(logging.getLogger, LOGGERS):
@@ -103,7 +103,8 @@ def set_global_torch_flags(cfg: DictConfig) -> None:
     if not torch.cuda.is_available():  # else each optimizer step tries to load NVML again, 200 us
         os.environ.pop("PYTORCH_NVML_BASED_CUDA_CHECK", None)
     set_malloc_thresholds()
-    torch.set_num_threads(threads(cfg))
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    torch.set_num_threads(cfg.threads or (int(asked) if asked.isdecimal() else 0) or cores())
     torch.set_float32_matmul_precision(precision)
     cudnn.deterministic = bool(cfg.trainer.deterministic)  # the Trainer sets the rest before CUDA starts
     lightning.seed_everything(seed, workers=True, verbose=False)
@@ -123,9 +124,3 @@ def end_workers() -> None:
     for child in multiprocessing.active_children():
         if child.daemon:
             child.kill()
-
-
-def threads(cfg: DictConfig) -> int:
-    """CPU threads of this process: as asked, by OMP_NUM_THREADS, or the cores divided among the processes."""
-    environment = os.environ.get("OMP_NUM_THREADS", "")
-    return cfg.threads or (int(environment) if environment.isdecimal() else 0) or cores()

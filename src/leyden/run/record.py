@@ -22,7 +22,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from leyden import UserError
+from leyden import UserError, said
 from leyden.data.datamodule import DataModule
 from leyden.ops import kernels
 from leyden.run.paths import PROJECT, in_words
@@ -120,7 +120,7 @@ def recording(cfg: DictConfig) -> Iterator[LiveRun]:
         run.end(Status.FAILED, f"{type(error).__name__}: {error}")
         logging.getLogger("leyden.file").error("failed", exc_info=True)
         if isinstance(error, MisconfigurationException | OmegaConfBaseException):  # their words for a user's mistake
-            raise UserError(" ".join(str(error).split())) from error
+            raise UserError(f"{said(error)}.") from error
         raise
     finally:
         run.ended.set()

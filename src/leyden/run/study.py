@@ -9,7 +9,7 @@ from typing import Any
 
 from hydra.utils import instantiate
 
-from leyden import UserError, require
+from leyden import UserError, require, said
 from leyden.files import read_json
 
 
@@ -30,8 +30,7 @@ def build(node: Any, **keywords: Any) -> Any:
     try:
         return instantiate(node, **keywords, _convert_="all")
     except Exception as error:  # of Hydra, of Optuna, of the packages that it needs
-        what = " ".join(str(error.__cause__ or error).split()).rstrip(".")
-        raise UserError(f"{node['_target_']} cannot be built: {what}.") from error
+        raise UserError(f"{node['_target_']} cannot be built: {said(error.__cause__ or error)}.") from error
 
 
 def store(directory: Path, url: str | None) -> Any:

@@ -11,7 +11,7 @@ import torchvision.models
 from hydra.utils import get_class, get_object
 from omegaconf import DictConfig, OmegaConf
 
-from leyden import UserError
+from leyden import UserError, said
 from leyden.run import configs
 from leyden.run.configs import literal
 
@@ -77,8 +77,7 @@ def check(target: str, own: list[str], new: bool) -> None:
     except Exception as error:  # whatever the import raises: the target is not there
         if new:
             return  # Hydra says it, with the key
-        cause = " ".join(str(error).split())
-        raise UserError(f"{what} wants {target}, which is missing ({cause}); set PYTHONPATH.") from error
+        raise UserError(f"{what} wants {target}, which is missing ({said(error)}); set PYTHONPATH.") from error
     method = isinstance(found, MethodType) and isinstance(found.__self__, type)
     code = found.__func__ if method else found
     home, name = str(getattr(code, "__module__", "")), str(getattr(code, "__qualname__", ""))

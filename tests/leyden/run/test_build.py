@@ -1,7 +1,10 @@
 import pytest
 
+from conftest import SMALL
 from leyden import UserError
 from leyden.run.run import Run
+
+NORMALIZE = "{_target_:torchvision.transforms.v2.Normalize,mean:[0.5],std:[0.5]}"
 
 
 def test_facts_are_not_typed(train):
@@ -66,16 +69,45 @@ def test_a_direction_that_nobody_knows_is_asked_for(train, said, typed):
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        ("trainer.gradient_clip_algorithm=inf", "trainer"),
-        ("trainer.max_time=3600", "trainer"),
-        ("trainer.precision=7", "trainer"),
+        ("trainer.benchmark=1:30", "trainer cannot be built: set_benchmark_cudnn expects a bool, but got str."),
+        ("trainer.gradient_clip_algorithm=inf", "trainer cannot be built: 'float' object has no attribute 'lower'."),
+        ("trainer.max_time=3600", '`trainer.max_time` must be null or a text "DD:HH:MM:SS", in quotes; got `3600`.'),
+        ("experiment=sexagesimal", 'must be null or a text "DD:HH:MM:SS", in quotes; got `2592000`.'),
+        ("trainer.val_check_interval=0", "`trainer.val_check_interval` must be above 0; got `0`."),
+        ("trainer.log_every_n_steps=0", "`trainer.log_every_n_steps` must be above 0; got `0`."),
+        ("trainer.precision=7", "trainer cannot be built: Precision 7 is invalid"),
+        ("trainer._target_=torch.nn.Identity", "`trainer` must be a Trainer; got `torch.nn.modules.linear.Identity`."),
         ("model.hidden=[a]", "task.model cannot be built"),
+        ("~model._target_", "`task.model` must be a module with a `_target_`; got `{'in_shape'"),
+        (
+            "task={_target_:torch.nn.Identity}",
+            "`task` must be a LightningModule; got `torch.nn.modules.linear.Identity`",
+        ),
+        ("task.model=off", "`task.model` must be a module with a `_target_`; got `off`."),
+        (
+            "task.model={_target_:torch.nn.LazyLinear,out_features:10}",
+            "`task` must be of layers with all",
+        ),
+        ("task.optimizer=1.5", "`optimizer` must be a class or a function with `_partial_: true`; got `1.5`."),
+        ("task.scheduler=abc", "`scheduler` must be a class or a function with `_partial_: true`; got `abc`."),
+        ("task.classes='*'", "cannot be built: `classes` must be 10 names; got `*`."),
+        ("data={_target_:torch.nn.Identity}", "`data` must be a LightningDataModule; got"),
+        ("data.train_transforms=[1]", "`data.train_transforms and data.eval_transforms` must be of things that are"),
+        (f"data.train_transforms=[{NORMALIZE}]", "`data.eval_transforms` must be normalised as train_transforms are"),
+        ("data.seed=abc", "`data.seed` must be a whole number from 0 up; got `abc`."),
+        ("+callbacks.mine={_target_:torch.nn.Identity}", "`callbacks.mine` must be a Callback; got"),
+        ("checkpoint.every_n_steps=0", "`checkpoint.every_n_steps` must be null or a whole number from 1 up; got `0`."),
+        ("threads={a:1}", "`threads` must be null or a whole number from 1 up; got `{'a': 1}`."),
         ("init_from=0.1", "0.1 is no run directory"),
         ("init_from={a:1}", "is no run directory"),
         ("matmul_precision=low", "`matmul_precision` must be one of highest, high, medium; got `low`"),
+        ("~trainer.precision", "Key 'precision' is missing."),
     ],
 )
 def test_what_a_constructor_does_not_take_is_a_sentence(script, tmp_path, typed, said):
-    small = ["data=fake", "model=mlp", "debug=fast", "threads=1", f"log_dir='{tmp_path}'", "logger=[]"]
-    status, _, wrong = script("train.py", *small, typed)
+    (tmp_path / "conf" / "experiment").mkdir(parents=True)
+    in_base_60 = "# @package _global_\ntrainer:\n  max_time: 12:00:00:00\n"
+    (tmp_path / "conf" / "experiment" / "sexagesimal.yaml").write_text(in_base_60)
+    line = [*SMALL, "debug=fast", "threads=1", "logger=[]", "name=a", f"log_dir='{tmp_path}'"]
+    status, _, wrong = script("train.py", "--config-dir", str(tmp_path / "conf"), *line, typed)
     assert status == 2 and len(wrong.splitlines()) == 1 and said in wrong, wrong

@@ -155,6 +155,39 @@ def test_another_cut_of_the_same_data_is_refused(typed, tmp_path):
     assert typed("eval", "run=a", f"data.path='{moved}'", "seed=7")[0] == 0
 
 
+def renamed(kind, where):
+    """The same files, of which one category or class has another name, which stands elsewhere among all."""
+    if kind == "table":
+        where.write_text(where.read_text().replace(",x,", ",z,"))
+    else:
+        (where / "a").rename(where / "c")
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("table", "classes or columns of the data are not those"),
+        pytest.param("image_folder", "has the classes ['c'] that train does not have", marks=pytest.mark.slow),
+    ],
+)
+def test_other_categories_are_refused_in_any_case(kind, said, typed, tmp_path):
+    where, folder = tmp_path / "set", tmp_path / "logs" / "train" / "a"
+    assert typed("train", *made(kind, where), "name=a")[0] == 0
+    renamed(kind, where)
+    before = files(folder)
+    for name, *keys in (
+        ["eval"],
+        ["eval", "split=train"],
+        ["predict", "split=test", f"output={tmp_path}/o.csv"],
+        ["export", "format=state_dict"],
+    ):
+        status, what = typed(name, "run=a", *keys, "exact=false")
+        assert status == 2 and said in what, what
+    status, what = typed("train", "resume=a", "trainer.max_epochs=2", "exact=false")
+    assert status == 2 and said in what and files(folder) == before, what
+    assert typed("train", "rerun=a", "exact=false")[0] == 0  # a new model, of the data as it is now
+
+
 class Drawn(DataModule):
     """Splits that its own `read` draws."""
 

@@ -98,10 +98,11 @@ def test_the_same_seed_draws_the_same_and_threads_are_set(configure):
 
 
 def test_threads_follow_the_environment_unless_they_are_said(configure, monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    assert process.threads(configure()) == 3 and process.threads(configure("threads=2")) == 2
-    monkeypatch.delenv("OMP_NUM_THREADS")
-    assert 1 <= process.threads(configure()) <= (os.cpu_count() or 1)
+    for environment, keys, low, high in (("3", [], 3, 3), ("3", ["threads=2"], 2, 2), ("", [], 1, os.cpu_count())):
+        monkeypatch.setenv("OMP_NUM_THREADS", environment)
+        with process.restored():
+            process.set_global_torch_flags(configure(*keys))
+            assert low <= torch.get_num_threads() <= high
 
 
 def test_a_precision_of_products_that_is_none_is_refused(configure):

@@ -22,6 +22,7 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 from leyden import UserError
 
 EndFit = _TunerExitException  # raised in a hook, it ends a fit as its end does
+AT_VALIDATIONS = 2**63 - 1  # frequency of a schedule that the keeper steps, and Lightning in its own time never
 LOGGED_AS = [field.name for field in dataclasses.fields(_Metadata) if field.name not in ("reduce_fx", "_sync")]
 
 
@@ -63,6 +64,14 @@ def step_values(trainer: Trainer) -> dict[str, float]:
     """What the task has logged at this step."""
     values = trainer.fit_loop.epoch_loop._results.metrics(on_step=True)["log"]
     return {name: float(value) for name, value in values.items()}
+
+
+def epoch_values(trainer: Trainer) -> dict[str, float]:
+    """What the task has logged for the epoch of training, or the validation, that ends here; of all its loaders."""
+    results: Any = trainer._results
+    items = [item for item in results.values() if item.meta.on_epoch and not item.has_reset]
+    names = {results._forked_name(item, on_step=False)[0] for item in items}
+    return {name: float(value) for name, value in trainer.callback_metrics.items() if name in names}
 
 
 def running_values(trainer: Trainer) -> dict[str, Any]:

@@ -9,9 +9,10 @@ from typing import Any
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
+from torch.optim import Optimizer
 
 from leyden import UserError
-from leyden.lightning_internals import gather, logged
+from leyden.lightning_internals import AT_VALIDATIONS, gather, logged
 from leyden.resume import exact, snapshot
 from leyden.resume.attributes import Attributes
 from leyden.resume.stopping import Guard, Stop
@@ -91,6 +92,19 @@ class Keeper(Callback):
             self.check_names(trainer)
             if not self.monitor.startswith("train/"):
                 self.consider(trainer)
+            self.step_plateau(trainer, task)
+
+    def step_plateau(self, trainer: Trainer, task: LightningModule) -> None:
+        """Let a schedule that watches validations see this one; Lightning counts batches or epochs, wherever they are.
+
+        last.ckpt is of before, so that a run that goes on does it again with the validation.
+        """
+        values = logged(trainer)
+        for config in trainer.lr_scheduler_configs if task.automatic_optimization else ():
+            if config.frequency == AT_VALIDATIONS:
+                if config.monitor not in values:
+                    raise UserError(f"The scheduler watches {config.monitor}, which is not logged in validation.")
+                task.lr_scheduler_step(config.scheduler, values[config.monitor])
 
     def consider_training(self, trainer: Trainer) -> None:
         """Judge the epoch by its training, once the task has logged it; `Records` calls this."""
@@ -200,14 +214,14 @@ class Keeper(Callback):
         self.attributes.begin(trainer, task)
 
     def on_train_start(self, trainer: Trainer, task: LightningModule) -> None:
+        if trainer.val_dataloaders is not None and not any(trainer.num_val_batches):
+            trainer.limit_val_batches = 0  # else Lightning counts an empty validation as one that is due
         snapshot.check_monitors(trainer)
         self.step, self.saved = trainer.global_step, -1
         self.stop.listen()
         if self.restored:
             self.inexact += snapshot.stretched(trainer, task, self.restored)
             snapshot.restore(trainer, task, self.restored, self.attributes)
-        if trainer.val_dataloaders is not None and not any(trainer.num_val_batches):
-            trainer.limit_val_batches = 0  # else Lightning counts an empty validation as one that is due
         exact.fast_forward(trainer, self.seed)
         self.reseed(trainer)
 
@@ -217,6 +231,18 @@ class Keeper(Callback):
     def reseed(self, trainer: Trainer) -> None:
         """Draw all that comes until the end of the next batch from (seed, rank, number of the batch)."""
         exact.reseed(self.seed, trainer.global_rank, trainer.fit_loop.epoch_loop.batch_progress.total.processed)
+
+    def on_before_optimizer_step(self, trainer: Trainer, task: LightningModule, optimizer: Optimizer) -> None:
+        """Let the last step of an epoch be the mean of the batches that it has, where these are too few.
+
+        Lightning has divided each loss by those of a whole accumulation. Gradients are clipped after this.
+        """
+        whole = trainer.accumulate_grad_batches
+        batches = (trainer.fit_loop.epoch_loop.batch_idx + 1) % whole
+        if batches and task.automatic_optimization:
+            for group in optimizer.param_groups:
+                for gradient in [p.grad for p in group["params"] if p.grad is not None]:
+                    gradient.mul_(whole / batches)
 
     # when to stop
 

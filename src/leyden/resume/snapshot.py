@@ -141,5 +141,5 @@ def check_monitors(trainer: Trainer) -> None:
     watched = [getattr(callback, "monitor", None) for callback in trainer.callbacks[1:]]  # all but the keeper
     watched += [config.monitor for config in trainer.lr_scheduler_configs if config.reduce_on_plateau and config.strict]
     lost = [name for name in watched if str(name).startswith("val/")]
-    if lost and trainer.val_dataloaders is not None and not any(trainer.num_val_batches):
-        raise UserError(f"There is no validation data, but a callback or the scheduler watches {lost[0]}.")
+    if lost and not trainer.enable_validation:
+        raise UserError(f"There is no validation, but a callback or the scheduler watches {lost[0]}.")

@@ -25,8 +25,7 @@ from leyden.resume import checkpoints, compiled, exact
 from leyden.resume.checkpoints import AtomicIO
 from leyden.resume.keeper import Keeper
 from leyden.resume.records import Records
-from leyden.run import configs, paths, study, trust
-from leyden.run.record import is_first_rank
+from leyden.run import configs, paths, record, study, trust
 from leyden.run.run import Run
 
 log = logging.getLogger(__name__)
@@ -111,7 +110,7 @@ def check_same(cfg: DictConfig, datamodule: DataModule, before: dict[str, Any], 
     if cfg.exact:
         raise UserError(f"{changed}; bring the data back, or type exact=false to go on all the same.")
     log.warning("%s; going on, as exact=false says.", changed)
-    if cfg.get("run") and is_first_rank():
+    if cfg.get("run") and record.is_first_rank():
         Run(cfg.run_dir).update(exact=False, not_exact=changed)
 
 
@@ -165,7 +164,9 @@ def watchers(cfg: DictConfig) -> list[Callback]:
     settings = {"write": cfg.trainer.enable_checkpointing, "seed": cfg.seed, "exact": cfg.exact}
     settings |= {"config": OmegaConf.to_yaml(cfg), "objective": cfg.objective, **cfg.checkpoint}
     keeper = Keeper(cfg.run_dir, judge=study.judge(Path(cfg.run_dir), partial(trust.checked, cfg)), **settings)
-    return [keeper, *group(cfg, "callbacks"), Mistakes(), Records(cfg.run_dir, keeper, Run(cfg.run_dir).update)]
+    announce = partial(record.announce, cfg, f"{keeper.monitor} ({keeper.mode})")
+    records = Records(cfg.run_dir, keeper, Run(cfg.run_dir).update, announce)
+    return [keeper, *group(cfg, "callbacks"), Mistakes(), records]
 
 
 def trainer(cfg: DictConfig, callbacks: list[Callback]) -> Trainer:

@@ -2,8 +2,8 @@
 
 import dataclasses
 import math
+import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -215,16 +215,20 @@ def fetcher(trainer: Trainer) -> Any:
     return trainer.fit_loop._data_fetcher
 
 
-def time_fetches(trainer: Trainer, start: Callable[[], None], stop: Callable[[], None]) -> None:
-    """Call these before and after a batch of training is taken out of its loader, and Lightning's profiler, too."""
-
-    def both(one: Callable[[], None], other: Callable[[], None]) -> None:
-        one()
-        other()
-
+def time_fetches(trainer: Trainer, add: Callable[[float], None]) -> None:
+    """Add up the seconds in which a batch of training is taken out of its loader, as Lightning's profiler does."""
     loop: Any = trainer.fit_loop.epoch_loop
-    loop._on_before_fetch = partial(both, loop._on_before_fetch, start)
-    loop._on_after_fetch = partial(both, loop._on_after_fetch, stop)
+    before, after = loop._on_before_fetch, loop._on_after_fetch
+
+    def start() -> None:
+        before()
+        add(-time.perf_counter())
+
+    def stop() -> None:
+        add(time.perf_counter())
+        after()
+
+    loop._on_before_fetch, loop._on_after_fetch = start, stop
 
 
 def join_ranks(trainer: Trainer, share: Callable[..., Any]) -> None:

@@ -127,14 +127,8 @@ def sha256(state_dict: dict[str, Tensor]) -> str:
     for name in sorted(state_dict):
         digest.update(name.encode())
         value = state_dict[name].detach()
-        raw = (
-            (value.full_tensor() if isinstance(value, DTensor) else value)
-            .cpu()
-            .contiguous()
-            .reshape(-1)
-            .view(torch.uint8)
-        )
-        digest.update(raw.numpy().data)
+        value = value.full_tensor() if isinstance(value, DTensor) else value
+        digest.update(value.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

@@ -38,14 +38,6 @@ def generator(*counters: int) -> torch.Generator:
     return torch.Generator().manual_seed(mix(*counters))
 
 
-@contextmanager
-def seeded(*counters: int) -> Iterator[None]:
-    """Draw from the counters inside, and leave torch's own generator as it was."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(mix(*counters))
-        yield
-
-
 def reseed(*counters: int) -> None:
     """Let all that draws from now on, with torch, numpy or random, draw from the counters."""
     seed = mix(*counters)

@@ -59,9 +59,6 @@ class Clock:
         self.mark: float | None = None  # the end of the last batch or validation
         self.spent, self.waited, self.batches = 0.0, 0.0, 0
 
-    def start(self, trainer: Trainer) -> None:
-        time_fetches(trainer, lambda: self.wait(-time.perf_counter()), lambda: self.wait(time.perf_counter()))
-
     def wait(self, seconds: float) -> None:
         self.waited += seconds
 
@@ -127,7 +124,7 @@ class Records(Checkpoint):
 
     def on_train_start(self, trainer: Trainer, task: LightningModule) -> None:
         self.step, self.started = trainer.global_step, time.perf_counter() - self.seconds
-        self.clock.start(trainer)
+        time_fetches(trainer, self.clock.wait)
         loaders = CombinedLoader(trainer.train_dataloader).flattened
         self.reasons = [reason for loader in loaders if (reason := exact.why_not(loader, trainer.world_size))]
         if trainer.is_global_zero:

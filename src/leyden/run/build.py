@@ -162,7 +162,7 @@ def task(cfg: DictConfig) -> LightningModule:
 def watchers(cfg: DictConfig) -> list[Callback]:
     """The keeper first, the chosen callbacks, and the records last."""
     settings = {"write": cfg.trainer.enable_checkpointing, "seed": cfg.seed, "exact": cfg.exact}
-    settings |= {"config": OmegaConf.to_yaml(cfg), "objective": cfg.objective, **cfg.checkpoint}
+    settings |= {"objective": cfg.objective, **cfg.checkpoint}
     keeper = Keeper(cfg.run_dir, judge=study.judge(Path(cfg.run_dir), partial(trust.checked, cfg)), **settings)
     announce = partial(record.announce, cfg, f"{keeper.monitor} ({keeper.mode})")
     records = Records(cfg.run_dir, keeper, Run(cfg.run_dir).update, announce)

@@ -244,8 +244,4 @@ def join_ranks(trainer: Trainer, share: Callable[..., Any]) -> None:
         due = is_due(fetcher)  # by the clock of this rank, if val_check_interval is a time
         return trainer.strategy.broadcast(due) if trainer._val_check_time_interval is not None else due
 
-    def monitored(name: str) -> torch.Tensor | None:
-        value = logged(trainer).get(name)  # of a plateau schedule: other rates would make other weights
-        return None if value is None else torch.tensor(value, device=trainer.strategy.root_device)
-
-    loop._should_check_val_fx, loop._get_monitor_value = agreed, monitored
+    loop._should_check_val_fx = agreed

@@ -96,9 +96,8 @@ def samples_in(trainer: Trainer, batches: int) -> int | None:
     size = getattr(loader, "batch_size", None) or getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
     if not isinstance(size, int):
         return None
-    samples = size * min(batches, trainer.num_training_batches)
-    most = len(loader.sampler) if hasattr(loader.sampler, "__len__") else samples
-    return int(min(samples, most)) * trainer.world_size
+    samples, sampler = size * min(batches, trainer.num_training_batches), getattr(loader, "sampler", None)
+    return int(min(samples, len(sampler)) if hasattr(sampler, "__len__") else samples) * trainer.world_size
 
 
 class Records(Checkpoint):
@@ -167,14 +166,13 @@ class Records(Checkpoint):
         values, self.validation = self.validation | self.metrics["train"], {}
         for logger in trainer.loggers if times else []:
             logger.log_metrics(times, trainer.global_step)
-        rate, waiting = times.get("time/samples_per_second"), times.get("time/waiting", 0)
+        rate = times.get("time/samples_per_second")
         self.metrics["samples_per_second"] = rate and round(rate, 1)
         self.write(trainer, values, times)
-        if waiting > MUCH and not self.waits and trainer.is_global_zero:
-            self.waits, loader = True, trainer.train_dataloader
-            workers, size = (getattr(loader, name, None) for name in ("num_workers", "batch_size"))
-            advice = f"raise data.num_workers (now {workers}) or data.batch_size (now {size})"
-            log.warning("%.0f%% of the time of training is waiting for data; %s.", 100 * waiting, advice)
+        if times.get("time/waiting", 0) > MUCH and not self.waits and trainer.is_global_zero:
+            self.waits, percent = True, 100 * times["time/waiting"]
+            keys = "raise data.num_workers, or data.batch_size where the data is in memory"
+            log.warning("%.0f%% of the time of training is waiting for data; %s.", percent, keys)
 
     def write(self, trainer: Trainer, values: dict[str, float], times: dict[str, float], when: str = "") -> None:
         """A row, a line, and metrics.json: of an epoch, or of a validation inside it, `when`."""

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch._inductor.config
 from hydra.utils import instantiate
 from lightning import LightningDataModule, LightningModule, Trainer
 from lightning.fabric.utilities.seed import pl_worker_init_function, reset_seed
@@ -21,7 +22,7 @@ from leyden import UserError, lightning_internals, require
 from leyden.data.datamodule import DataModule
 from leyden.debug import failures
 from leyden.debug.mistakes import Mistakes
-from leyden.resume import checkpoints, compiled, exact
+from leyden.resume import checkpoints, exact
 from leyden.resume.checkpoints import AtomicIO
 from leyden.resume.keeper import Keeper
 from leyden.resume.records import Records
@@ -193,7 +194,7 @@ def trainer(cfg: DictConfig, callbacks: list[Callback]) -> Trainer:
         enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
         enable_progress_bar=bar,
     )
-    compiled.by_no_stopwatch()
+    torch._inductor.config.deterministic = True  # no stopwatch chooses kernels of other bits; a Trainer sets it back
     lightning_internals.join_ranks(built, exact.Share)
     if built.precision != str(cfg.trainer.precision) and built.is_global_zero:
         log.warning("precision=%s is not for this device; running in %s.", cfg.trainer.precision, built.precision)

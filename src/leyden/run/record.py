@@ -182,9 +182,9 @@ def announce(cfg: DictConfig, best: str, trainer: Trainer, task: LightningModule
     networks = [part for part in task.children() if count(part)]
     alone = networks[0] if len(networks) == 1 else task  # of several networks none stands for all
     name = cfg.task._target_ if alone is task else cfg.get("model", cfg.task)._target_
-    where = [str(trainer.strategy.root_device), trainer.precision, *([f"{batch} samples a step"] if batch else [])]
-    where += [f"seed {cfg.seed}", f"best by {best}"]
-    log.info("%s of %s parameters on %s", name.split(".")[-1], f"{count(task):,}", ", ".join(where))
+    step = f"{batch} samples a step, " if batch else ""
+    where = f"{trainer.strategy.root_device}, {trainer.precision}, {step}seed {cfg.seed}, best by {best}"
+    log.info("%s of %s parameters on %s", name.split(".")[-1], f"{count(task):,}", where)
     parts = [(name, type(part).__name__.removeprefix("FSDP"), count(part)) for name, part in alone.named_children()]
     frozen = sum(parameter.numel() for parameter in task.parameters() if not parameter.requires_grad)
     if sized := ", ".join(f"{name}: {kind} {size:,}" for name, kind, size in parts if size):

@@ -81,7 +81,8 @@ def everything(trainer: Trainer, task: LightningModule) -> Iterator[tuple[tuple[
 def holders(trainer: Trainer, task: LightningModule) -> Iterator[tuple[str, Any]]:
     """The task, modules and callbacks of the user's own, and objects of own classes that they keep, under a name."""
     queue: list[tuple[str, Any]] = [("task", task)]
-    for n, callback in enumerate(filter(is_users_own, trainer.callbacks)):
+    own: list[Any] = [callback for callback in trainer.callbacks if is_users_own(callback)]
+    for n, callback in enumerate(own):
         if not is_overridden("state_dict", callback):
             queue.append((f"{type(callback).__name__}{n or ''}", callback))
     for name, part in task.named_modules():

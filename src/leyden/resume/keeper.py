@@ -228,10 +228,7 @@ class Keeper(Callback):
         exact.reseed(self.seed, trainer.global_rank, trainer.fit_loop.epoch_loop.batch_progress.total.processed)
 
     def on_before_optimizer_step(self, trainer: Trainer, task: LightningModule, optimizer: Optimizer) -> None:
-        """Let the last step of an epoch be the mean of the batches that it has, where these are too few.
-
-        Lightning has divided each loss by those of a whole accumulation. Gradients are clipped after this.
-        """
+        """Let the last step of an epoch be the mean of its batches, where Lightning has divided by more of them."""
         whole = trainer.accumulate_grad_batches
         batches = (trainer.fit_loop.epoch_loop.batch_idx + 1) % whole
         if batches and task.automatic_optimization:

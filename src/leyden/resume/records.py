@@ -96,8 +96,10 @@ def samples_in(trainer: Trainer, batches: int) -> int | None:
     size = getattr(loader, "batch_size", None) or getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
     if not isinstance(size, int):
         return None
-    samples, sampler = size * min(batches, trainer.num_training_batches), getattr(loader, "sampler", None)
-    return int(min(samples, len(sampler)) if hasattr(sampler, "__len__") else samples) * trainer.world_size
+    sampler: Any = getattr(loader, "sampler", None)
+    samples = size * min(batches, trainer.num_training_batches)
+    most = len(sampler) if hasattr(sampler, "__len__") else samples
+    return int(min(samples, most)) * trainer.world_size
 
 
 class Records(Checkpoint):

@@ -23,10 +23,11 @@ def begin(trainer: Trainer, cfg: DictConfig, resumed: bool) -> None:
     Raises:
         UserError: a logger cannot start: no login, no network, a file that cannot be written.
     """
+    config: Any = OmegaConf.to_container(cfg, resolve=True)
     for logger in trainer.loggers if trainer.is_global_zero else ():
         try:
             if not isinstance(logger, TensorBoardLogger):
-                logger.log_hyperparams(OmegaConf.to_container(cfg, resolve=True))
+                logger.log_hyperparams(config)
             elif not resumed:
                 command = Run(cfg.run_dir).record.get("command") or ""
                 for name, text in (("command", command), ("config", OmegaConf.to_yaml(cfg))):

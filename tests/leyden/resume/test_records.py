@@ -46,7 +46,7 @@ def test_an_epoch_without_validation_has_no_old_values(train):
 
 def test_each_validation_has_a_row_a_line_and_its_best(train):
     """Of 5 batches an epoch the second and the fourth are followed by a validation, the last one is not."""
-    run = train("trainer.val_check_interval=2", "trainer.log_every_n_steps=3")
+    run = train("trainer.val_check_interval=2", "trainer.log_every_n_steps=3", "logger=[tensorboard]")
     found = rows(run / "metrics.csv")
     values = {int(row["step"]): float(row["val/acc"]) for row in found if row["val/acc"]}
     assert [int(row["step"]) for row in found if row["val/acc"]] == [2, 4, 7, 9]

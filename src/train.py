@@ -27,9 +27,8 @@ def train(cfg: DictConfig) -> float | None:
         keeper.check(trainer, datamodule, entry)
         if cfg.init_from and not last:
             checkpoints.load(task, paths.weights(cfg.init_from, paths.in_project(cfg.log_dir)), cfg.strict)
-        sizes = run.begin(task, trainer, datamodule)
+        run.begin(task, trainer, datamodule)
         if trainer.is_global_zero:
-            record.announce(cfg, task, sizes, f"{keeper.monitor} ({keeper.mode})")
             snapshot.restore_files(run.directory, entry.get("files", {}))
 
         # train

@@ -2,8 +2,8 @@
 
 import dataclasses
 import math
+import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 from leyden import UserError
 
 EndFit = _TunerExitException  # raised in a hook, it ends a fit as its end does
+AT_VALIDATIONS = 2**63 - 1  # frequency of a schedule that the keeper steps, and Lightning in its own time never
 LOGGED_AS = [field.name for field in dataclasses.fields(_Metadata) if field.name not in ("reduce_fx", "_sync")]
 
 
@@ -63,6 +64,14 @@ def step_values(trainer: Trainer) -> dict[str, float]:
     """What the task has logged at this step."""
     values = trainer.fit_loop.epoch_loop._results.metrics(on_step=True)["log"]
     return {name: float(value) for name, value in values.items()}
+
+
+def epoch_values(trainer: Trainer) -> dict[str, float]:
+    """What the task has logged for the epoch of training, or the validation, that ends here; of all its loaders."""
+    results: Any = trainer._results
+    items = [item for item in results.values() if item.meta.on_epoch and not item.has_reset]
+    names = {results._forked_name(item, on_step=False)[0] for item in items}
+    return {name: float(value) for name, value in trainer.callback_metrics.items() if name in names}
 
 
 def running_values(trainer: Trainer) -> dict[str, Any]:
@@ -206,16 +215,20 @@ def fetcher(trainer: Trainer) -> Any:
     return trainer.fit_loop._data_fetcher
 
 
-def time_fetches(trainer: Trainer, start: Callable[[], None], stop: Callable[[], None]) -> None:
-    """Call these before and after a batch of training is taken out of its loader, and Lightning's profiler, too."""
-
-    def both(one: Callable[[], None], other: Callable[[], None]) -> None:
-        one()
-        other()
-
+def time_fetches(trainer: Trainer, add: Callable[[float], None]) -> None:
+    """Add up the seconds in which a batch of training is taken out of its loader, as Lightning's profiler does."""
     loop: Any = trainer.fit_loop.epoch_loop
-    loop._on_before_fetch = partial(both, loop._on_before_fetch, start)
-    loop._on_after_fetch = partial(both, loop._on_after_fetch, stop)
+    before, after = loop._on_before_fetch, loop._on_after_fetch
+
+    def start() -> None:
+        before()
+        add(-time.perf_counter())
+
+    def stop() -> None:
+        add(time.perf_counter())
+        after()
+
+    loop._on_before_fetch, loop._on_after_fetch = start, stop
 
 
 def join_ranks(trainer: Trainer, share: Callable[..., Any]) -> None:
@@ -231,8 +244,4 @@ def join_ranks(trainer: Trainer, share: Callable[..., Any]) -> None:
         due = is_due(fetcher)  # by the clock of this rank, if val_check_interval is a time
         return trainer.strategy.broadcast(due) if trainer._val_check_time_interval is not None else due
 
-    def monitored(name: str) -> torch.Tensor | None:
-        value = logged(trainer).get(name)  # of a plateau schedule: other rates would make other weights
-        return None if value is None else torch.tensor(value, device=trainer.strategy.root_device)
-
-    loop._should_check_val_fx, loop._get_monitor_value = agreed, monitored
+    loop._should_check_val_fx = agreed

@@ -48,7 +48,7 @@ class Samples(Dataset):
             return self.x.index_select(0, index), self.y[index], key  # a tenth of the time of x[index]
         x = []
         for i, k in zip(index.tolist(), keys, strict=True):
-            with exact.seeded(self.seed, k):
+            with exact.isolated(self.seed, k):
                 x.append(torch.as_tensor(transformed(self.x[i], self.transforms)).as_subclass(Tensor))
         return torch.stack(x), self.y[index], key
 

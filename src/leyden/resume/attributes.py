@@ -81,12 +81,10 @@ def everything(trainer: Trainer, task: LightningModule) -> Iterator[tuple[tuple[
 def holders(trainer: Trainer, task: LightningModule) -> Iterator[tuple[str, Any]]:
     """The task, modules and callbacks of the user's own, and objects of own classes that they keep, under a name."""
     queue: list[tuple[str, Any]] = [("task", task)]
-    count = Counter[str]()
-    for callback in trainer.callbacks:
-        if is_users_own(callback) and not is_overridden("state_dict", callback):
-            name = type(callback).__name__
-            queue.append((f"{name}{count[name] or ''}", callback))  # several of one class by their order
-            count[name] += 1
+    own: list[Any] = [callback for callback in trainer.callbacks if is_users_own(callback)]
+    for n, callback in enumerate(own):
+        if not is_overridden("state_dict", callback):
+            queue.append((f"{type(callback).__name__}{n or ''}", callback))
     for name, part in task.named_modules():
         if is_users_own(part) and not isinstance(part, Metric | MetricCollection):  # which have a state of their own
             queue.append((f"task.{name}", part))
@@ -106,9 +104,8 @@ def is_users_own(value: Any) -> bool:
 
 def is_holder(value: Any) -> bool:
     """Whether an object of the user's own has attributes to look at: an average, a counter."""
-    return (
-        is_users_own(value) and hasattr(value, "__dict__") and not isinstance(value, NO_HOLDERS) and not callable(value)
-    )
+    own = is_users_own(value) and hasattr(value, "__dict__")
+    return own and not isinstance(value, NO_HOLDERS) and not callable(value)
 
 
 def mark(value: Any, plain: bool) -> tuple:

@@ -107,14 +107,11 @@ def load(module: nn.Module, path: Path | str, strict: bool = True) -> None:
     fitting = {name: value for name, value in weights.items() if name in own and own[name].shape == value.shape}
     if not fitting:
         raise UserError(f"{path} holds no weights that fit this model.")
-    if other := sorted((weights.keys() | own.keys()) - fitting.keys()):
+    if other := ", ".join(sorted((weights.keys() | own.keys()) - fitting.keys())):
+        what = f"in which {other} are missing, or too many, or of another shape"
         if strict:
-            names = ", ".join(other)
-            raise UserError(
-                f"{path} does not fit this model, in which {names} are missing, or too many, or of another shape; "
-                "strict=false takes what fits."
-            )
-        log.warning("Of %s only what fits was taken, not %s.", path, ", ".join(other))
+            raise UserError(f"{path} does not fit this model, {what}; strict=false takes what fits.")
+        log.warning("Of %s only what fits was taken, not %s.", path, other)
     if any(isinstance(value, DTensor) for value in own.values()):  # divided among devices
         set_model_state_dict(module, fitting, options=StateDictOptions(full_state_dict=True, strict=strict))
     else:
@@ -127,14 +124,8 @@ def sha256(state_dict: dict[str, Tensor]) -> str:
     for name in sorted(state_dict):
         digest.update(name.encode())
         value = state_dict[name].detach()
-        raw = (
-            (value.full_tensor() if isinstance(value, DTensor) else value)
-            .cpu()
-            .contiguous()
-            .reshape(-1)
-            .view(torch.uint8)
-        )
-        digest.update(raw.numpy().data)
+        value = value.full_tensor() if isinstance(value, DTensor) else value
+        digest.update(value.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

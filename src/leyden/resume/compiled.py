@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-import torch._inductor.config
 import torch.fx.experimental._config as shapes
 from torch._dynamo import config
 
@@ -42,8 +41,3 @@ def by_the_run_alone() -> Iterator[None]:
         for name in [name for name in before if after[name] != before[name]]:  # what a job has set, too
             setattr(config, name, before[name])
         logger.removeHandler(listener)
-
-
-def by_no_stopwatch() -> None:
-    """Let no measurement choose between kernels that differ in their bits; a Trainer sets this back when it is made."""
-    torch._inductor.config.deterministic = True

@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
 from leyden.lightning_internals import fetcher
+from leyden.resume.stopping import SIGNALS
 
 MASK = 2**64 - 1
 POOL = 50  # batches of a shuffled pool that is sorted by length
@@ -36,14 +37,6 @@ def mix(*counters: int) -> int:
 
 def generator(*counters: int) -> torch.Generator:
     return torch.Generator().manual_seed(mix(*counters))
-
-
-@contextmanager
-def seeded(*counters: int) -> Iterator[None]:
-    """Draw from the counters inside, and leave torch's own generator as it was."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(mix(*counters))
-        yield
 
 
 def reseed(*counters: int) -> None:
@@ -152,8 +145,8 @@ class Share(DistributedSampler):
 
 def ignore_signals_in_worker(worker: int, then: Callable[[int], None]) -> None:
     """Let a loader's worker leave signals to the process that it works for: Ctrl-C reaches all of them."""
-    for name in {"SIGINT", "SIGTERM", "SIGUSR1"} & {*dir(signal)}:
-        signal.signal(getattr(signal, name), signal.SIG_IGN)
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
     then(worker)
 
 

@@ -8,10 +8,12 @@ from typing import Any
 
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.utilities.types import LRSchedulerConfig
 from torch import Tensor
+from torch.optim import Optimizer
 
 from leyden import UserError, require
-from leyden.lightning_internals import gather, logged
+from leyden.lightning_internals import AT_VALIDATIONS, logged
 from leyden.resume import exact, snapshot
 from leyden.resume.attributes import Attributes
 from leyden.resume.stopping import Guard, Stop
@@ -33,7 +35,6 @@ class Keeper(Callback):
         every_n_steps: write last.ckpt in mid-epoch too; None: before each validation and at the end of each epoch
         seed: of what is drawn in a step
         exact: refuse to go on where the numbers would not be those of an unbroken run
-        config: what the run is built from, which must be the same for all ranks
         write: False keeps track of the best, but writes nothing
         judge: (objective, epochs) -> whether a search gives the run up
     """
@@ -47,13 +48,12 @@ class Keeper(Callback):
         every_n_steps: int | None = None,
         seed: int = 0,
         exact: bool = True,
-        config: str = "",
         write: bool = True,
         judge: Callable[[float, int], bool] | None = None,
     ):
         known = every_n_steps is None or (type(every_n_steps) is int and every_n_steps > 0)
         require(known, "checkpoint.every_n_steps", "null or a whole number from 1 up", every_n_steps)
-        self.directory, self.write, self.config = Path(directory), write, config
+        self.directory, self.write = Path(directory), write
         self.monitor, self.mode, self.objective = monitor, mode, objective or monitor
         self.every_n_steps, self.seed, self.exact = every_n_steps, seed, exact
         self.best: dict[str, Any] = {}  # monitor, value, epoch, step, objective, checkpoint
@@ -65,10 +65,6 @@ class Keeper(Callback):
         self.inexact: list[str] = []  # why the numbers will not be those of an unbroken run
         self.before: set[str] = set()  # names of what was logged before a validation
         self.stop, self.guard, self.attributes = Stop(), Guard(judge), Attributes()
-
-    def setup(self, trainer: Trainer, task: LightningModule, stage: str) -> None:
-        if len(set(gather(trainer, self.config))) > 1:
-            raise UserError("The ranks have different configs; start them all by one command, with one seed.")
 
     # what is best
 
@@ -83,9 +79,10 @@ class Keeper(Callback):
             UserError: the monitor or the objective is not among the values that the task logs.
         """
         names = set(logged(trainer))
-        for key, name in (("objective", self.objective), ("checkpoint.monitor", self.monitor)):
+        plateaus = [("task.monitor", plateau.monitor) for plateau in self.plateaus(trainer)]
+        for key, name in [("objective", self.objective), ("checkpoint.monitor", self.monitor), *plateaus]:
             unknown = name not in names and not name.startswith("train/")  # which nobody knows before the epoch ends
-            if unknown and names - self.before:
+            if unknown and (names - self.before or plateaus):
                 raise UserError(f"{key}={name} is not logged; choose one of {', '.join(sorted(names))}.")
 
     def on_validation_end(self, trainer: Trainer, task: LightningModule) -> None:
@@ -93,6 +90,13 @@ class Keeper(Callback):
             self.check_names(trainer)
             if not self.monitor.startswith("train/"):
                 self.consider(trainer)
+            for plateau in self.plateaus(trainer):  # what is saved is of before: a run that goes on does this again
+                task.lr_scheduler_step(plateau.scheduler, logged(trainer)[plateau.monitor])
+
+    def plateaus(self, trainer: Trainer) -> list[LRSchedulerConfig]:
+        """The schedules that step at validations, wherever these are, which Lightning knows no interval for."""
+        configs = trainer.lr_scheduler_configs if trainer.lightning_module.automatic_optimization else []
+        return [config for config in configs if config.frequency == AT_VALIDATIONS]
 
     def consider_training(self, trainer: Trainer) -> None:
         """Judge the epoch by its training, once the task has logged it; `Records` calls this."""
@@ -183,8 +187,10 @@ class Keeper(Callback):
         first = self.saved < 0 and not self.restored  # there is no last.ckpt yet
         mine = {"step": self.step, "best": self.best, "inexact": self.inexact, "first": first}
         mine["resumable"] = self.aligned and (self.over or not self.ended(trainer))
-        mine["phase"] = "test" if self.over else "fit"
-        checkpoint["leyden"] = mine | self.fixed | snapshot.progress(trainer)
+        mine |= {"phase": "test" if self.over else "fit", "epoch": trainer.current_epoch}
+        mine["total_steps"] = trainer.estimated_stepping_batches
+        mine["metrics"] = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        checkpoint["leyden"] = mine | self.fixed
         if self.aligned:  # else the weights alone count: the best, inside an accumulation
             snapshot.set_counters(checkpoint["loops"]["fit_loop"])
             checkpoint["callbacks"] = self.snapshot["callbacks"]
@@ -202,14 +208,17 @@ class Keeper(Callback):
         self.attributes.begin(trainer, task)
 
     def on_train_start(self, trainer: Trainer, task: LightningModule) -> None:
-        snapshot.check_monitors(trainer)
+        if trainer.val_dataloaders is not None and not any(trainer.num_val_batches):
+            trainer.limit_val_batches = 0  # else Lightning counts an empty validation as one that is due
+        watchers: list[Any] = [each for each in (*trainer.callbacks, *trainer.lr_scheduler_configs) if each is not self]
+        watched = [str(getattr(each, "monitor", None)) for each in watchers if getattr(each, "strict", True)]
+        if not trainer.enable_validation and (lost := [name for name in watched if name.startswith("val/")]):
+            raise UserError(f"There is no validation, but a callback or the scheduler watches {lost[0]}.")
         self.step, self.saved = trainer.global_step, -1
         self.stop.listen()
         if self.restored:
             self.inexact += snapshot.stretched(trainer, task, self.restored)
             snapshot.restore(trainer, task, self.restored, self.attributes)
-        if trainer.val_dataloaders is not None and not any(trainer.num_val_batches):
-            trainer.limit_val_batches = 0  # else Lightning counts an empty validation as one that is due
         exact.fast_forward(trainer, self.seed)
         self.reseed(trainer)
 
@@ -219,6 +228,15 @@ class Keeper(Callback):
     def reseed(self, trainer: Trainer) -> None:
         """Draw all that comes until the end of the next batch from (seed, rank, number of the batch)."""
         exact.reseed(self.seed, trainer.global_rank, trainer.fit_loop.epoch_loop.batch_progress.total.processed)
+
+    def on_before_optimizer_step(self, trainer: Trainer, task: LightningModule, optimizer: Optimizer) -> None:
+        """Let the last step of an epoch be the mean of its batches, where Lightning has divided by more of them."""
+        whole = trainer.accumulate_grad_batches
+        batches = (trainer.fit_loop.epoch_loop.batch_idx + 1) % whole
+        if batches and task.automatic_optimization:
+            for group in optimizer.param_groups:
+                for gradient in [p.grad for p in group["params"] if p.grad is not None]:
+                    gradient.mul_(whole / batches)
 
     # when to stop
 

@@ -1,9 +1,8 @@
-"""What a run leaves to read: a line of the log for each epoch, how fast it was, metrics.csv and metrics.json."""
+"""What a run leaves to read: metrics.csv, metrics.json, a line for each epoch and validation, and how fast it was."""
 
 import csv
 import itertools
 import logging
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,7 @@ from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.utilities import CombinedLoader
 
 from leyden.files import read_json, replacing, write_json
-from leyden.lightning_internals import step_values, time_fetches
+from leyden.lightning_internals import epoch_values, step_values, time_fetches
 from leyden.resume import exact
 from leyden.resume.keeper import Keeper
 
@@ -60,9 +59,6 @@ class Clock:
         self.mark: float | None = None  # the end of the last batch or validation
         self.spent, self.waited, self.batches = 0.0, 0.0, 0
 
-    def start(self, trainer: Trainer) -> None:
-        time_fetches(trainer, lambda: self.wait(-time.perf_counter()), lambda: self.wait(time.perf_counter()))
-
     def wait(self, seconds: float) -> None:
         self.waited += seconds
 
@@ -89,34 +85,39 @@ class Clock:
         if not batches:
             return {}
         times = {"time/step_seconds": spent / batches, "time/waiting": min(1.0, waited / spent)}
-        if size := getattr(trainer.train_dataloader, "batch_size", None):
-            times["time/samples_per_second"] = batches * size * trainer.world_size / spent
+        if samples := samples_in(trainer, 1):
+            times["time/samples_per_second"] = batches * samples / spent
         return times
 
 
-def advice(trainer: Trainer) -> str:
-    """What to change for the loader to keep up."""
-    data: Any = trainer.datamodule
-    workers = getattr(trainer.train_dataloader, "num_workers", 0)
-    if workers == 0 and getattr(data, "num_workers", None) == "auto":
-        return f"raise data.batch_size (now {data.batch_size}), or type data.num_workers=2 if a sample takes long"
-    where = "data.num_workers" if hasattr(data, "num_workers") else "num_workers of your DataLoader"
-    return f"raise {where} (now {workers}; this machine has {os.cpu_count()} cores)"
+def samples_in(trainer: Trainer, batches: int) -> int | None:
+    """Samples of so many batches of all ranks, or of an epoch if it has fewer; None where its loader does not say."""
+    loader: Any = trainer.train_dataloader
+    size = getattr(loader, "batch_size", None) or getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
+    if not isinstance(size, int):
+        return None
+    sampler: Any = getattr(loader, "sampler", None)
+    samples = size * min(batches, trainer.num_training_batches)
+    most = len(sampler) if hasattr(sampler, "__len__") else samples
+    return int(min(samples, most)) * trainer.world_size
 
 
 class Records(Checkpoint):
     """Writes what was logged, on rank 0.
 
-    `update_record` changes fields of the directory's run.json.
     It is a Checkpoint only because Lightning calls those after the task's own `on_train_epoch_end`, which logs.
+
+    Args:
+        update_record: changes fields of the directory's run.json
+        announce: says what is about to be trained, of (trainer, task, samples of an optimizer step)
     """
 
-    def __init__(self, directory: str, keeper: Keeper, update_record: Callable[..., None]):
-        self.directory, self.keeper, self.update_record = Path(directory), keeper, update_record
-        self.stepwise: set[str] = set()  # names that are logged at steps
-        self.metrics: dict[str, Any] = {}  # of metrics.json
+    def __init__(self, directory: str, keeper: Keeper, update_record: Callable[..., None], announce: Callable):
+        self.directory, self.keeper = Path(directory), keeper
+        self.update_record, self.announce = update_record, announce
+        self.metrics: dict[str, Any] = {"train": {}, "val": {}}  # of metrics.json
         self.table: Table | None = None
-        self.validated = False  # in this epoch
+        self.validation: dict[str, float] = {}  # at the end of this epoch, whose row and line it shares
         self.seconds, self.rows = 0.0, 0  # of training, and of the table, before the run was stopped
         self.reasons: list[str] = []  # why the data is not read in an order that can be found again
         self.clock = Clock()
@@ -124,14 +125,14 @@ class Records(Checkpoint):
 
     def on_train_start(self, trainer: Trainer, task: LightningModule) -> None:
         self.step, self.started = trainer.global_step, time.perf_counter() - self.seconds
-        self.clock.start(trainer)
+        time_fetches(trainer, self.clock.wait)
         loaders = CombinedLoader(trainer.train_dataloader).flattened
         self.reasons = [reason for loader in loaders if (reason := exact.why_not(loader, trainer.world_size))]
         if trainer.is_global_zero:
             self.table = Table(self.directory / "metrics.csv", self.rows)
-            size = getattr(trainer.train_dataloader, "batch_size", None)
-            batch = size and size * trainer.world_size * trainer.accumulate_grad_batches
+            batch = samples_in(trainer, trainer.accumulate_grad_batches)
             self.update_record(exact=True, not_exact=None, effective_batch=batch)
+            self.announce(trainer, task, batch)
             self.warn_inexact()
 
     def warn_inexact(self) -> None:
@@ -148,57 +149,52 @@ class Records(Checkpoint):
     def on_train_batch_end(self, trainer: Trainer, task: LightningModule, *_: Any) -> None:
         self.clock.batch(trainer)
         step, every = trainer.global_step, trainer.log_every_n_steps
-        if step // every > self.step // every and self.table:
-            row = step_values(trainer)
-            self.stepwise |= row.keys()
-            if row:
-                self.table.write({"epoch": trainer.current_epoch, "step": step} | row)
+        if step // every > self.step // every and self.table and (row := step_values(trainer)):
+            self.table.write({"epoch": trainer.current_epoch, "step": step} | row)
         self.step = step
 
     def on_validation_end(self, trainer: Trainer, task: LightningModule) -> None:
-        self.validated = not trainer.sanity_checking
         self.clock.skip()
+        if trainer.state.fn == "fit" and not trainer.sanity_checking:
+            self.metrics["val"] = values = epoch_values(trainer)
+            if trainer.fit_loop.epoch_loop.batch_progress.is_last_batch:
+                self.validation = values
+            else:
+                self.write(trainer, values, {}, f", step {trainer.global_step}")
 
     def on_train_epoch_end(self, trainer: Trainer, task: LightningModule) -> None:
         self.keeper.consider_training(trainer)
-        stale = () if self.validated else ("val/",)
-        logged = {
-            name: float(value)
-            for name, value in trainer.callback_metrics.items()
-            if name not in self.stepwise and not name.startswith(stale)
-        }
-        self.validated = False
-        times = self.clock.epoch(trainer)
-        if times.get("time/waiting", 0) > MUCH and not self.waits and trainer.is_global_zero:
-            self.waits, share = True, times["time/waiting"]
-            log.warning("%.0f%% of the time of training is waiting for data; %s.", 100 * share, advice(trainer))
+        self.metrics["train"], times = epoch_values(trainer), self.clock.epoch(trainer)
+        values, self.validation = self.validation | self.metrics["train"], {}
         for logger in trainer.loggers if times else []:
             logger.log_metrics(times, trainer.global_step)
-        if self.table:
-            self.table.write({"epoch": trainer.current_epoch, "step": trainer.global_step} | logged | times)
-        for split in ("train", "val"):
-            new = {name: value for name, value in logged.items() if name.startswith(f"{split}/")}
-            self.metrics[split] = new or self.metrics.get(split, {})
         rate = times.get("time/samples_per_second")
-        self.metrics |= {"best": self.keeper.best, "samples_per_second": rate and round(rate, 1)}
-        self.metrics["seconds"] = round(time.perf_counter() - self.started, 3)
-        if trainer.is_global_zero:
-            write_json(self.directory / "metrics.json", self.metrics)
-            last = f"/{trainer.max_epochs}" if trainer.max_epochs and trainer.max_epochs > 0 else ""
-            words = [f"{name} {value:.4g}" for name, value in logged.items() if name != "lr"]
-            words += [f"{rate:.0f} samples/s"] if rate else []
-            if times:
-                words += [f"{1e3 * times['time/step_seconds']:.3g} ms/step", f"{times['time/waiting']:.0%} waiting"]
-            log.info("epoch %d%s  %s", trainer.current_epoch + 1, last, "  ".join(words))
+        self.metrics["samples_per_second"] = rate and round(rate, 1)
+        self.write(trainer, values, times)
+        if times.get("time/waiting", 0) > MUCH and not self.waits and trainer.is_global_zero:
+            self.waits, percent = True, 100 * times["time/waiting"]
+            keys = "raise data.num_workers, or data.batch_size where the data is in memory"
+            log.warning("%.0f%% of the time of training is waiting for data; %s.", percent, keys)
+
+    def write(self, trainer: Trainer, values: dict[str, float], times: dict[str, float], when: str = "") -> None:
+        """A row, a line, and metrics.json: of an epoch, or of a validation inside it, `when`."""
+        if self.table is None:
+            return
+        epoch, last = trainer.current_epoch, trainer.max_epochs or -1
+        self.table.write({"epoch": epoch, "step": trainer.global_step} | values | times)
+        self.metrics |= {"best": self.keeper.best, "seconds": round(time.perf_counter() - self.started, 3)}
+        write_json(self.directory / "metrics.json", self.metrics)
+        words = [f"{name} {value:.4g}" for name, value in values.items() if name != "lr"]
+        if rate := times.get("time/samples_per_second"):
+            words.append(f"{rate:.0f} samples/s")
+        if times:
+            words += [f"{1e3 * times['time/step_seconds']:.3g} ms/step", f"{times['time/waiting']:.0%} waiting"]
+        log.info("epoch %d%s%s  %s", epoch + 1, f"/{last}" if last > 0 else "", when, "  ".join(words))
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "stepwise": sorted(self.stepwise),
-            "validated": self.validated,
-            "seconds": time.perf_counter() - self.started,
-            "rows": len(self.table.rows) if self.table else 0,
-        }
+        seconds = time.perf_counter() - self.started
+        return {"seconds": seconds, "rows": len(self.table.rows) if self.table else 0}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        vars(self).update(state | {"stepwise": set(state["stepwise"])})
-        self.metrics = read_json(self.directory / "metrics.json")  # all that is done again is replaced
+        self.seconds, self.rows = state["seconds"], state["rows"]
+        self.metrics |= read_json(self.directory / "metrics.json")  # all that is done again is replaced

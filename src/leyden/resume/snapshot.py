@@ -107,15 +107,6 @@ def fixed(trainer: Trainer, datamodule: Any) -> dict[str, Any]:
     }
 
 
-def progress(trainer: Trainer) -> dict[str, Any]:
-    """Where a run is, how long it is, and what was logged last."""
-    return {
-        "epoch": trainer.current_epoch,
-        "total_steps": trainer.estimated_stepping_batches,
-        "metrics": {name: float(value) for name, value in trainer.callback_metrics.items()},
-    }
-
-
 def compare(now: dict[str, Any], then: dict[str, Any], exact: bool) -> list[str]:
     """Why a run that goes on will not come to the numbers of an unbroken one; `now` is what `fixed` gives.
 
@@ -134,12 +125,3 @@ def stretched(trainer: Trainer, task: LightningModule, then: dict[str, Any]) -> 
     if total == before or not getattr(factor, "depends_on_total", False):
         return []
     return [f"its schedule was stretched from {before} to {total} steps at step {then['step']}"]
-
-
-def check_monitors(trainer: Trainer) -> None:
-    """Raises UserError if a callback or a scheduler watches validation where there is none."""
-    watched = [getattr(callback, "monitor", None) for callback in trainer.callbacks[1:]]  # all but the keeper
-    watched += [config.monitor for config in trainer.lr_scheduler_configs if config.reduce_on_plateau and config.strict]
-    lost = [name for name in watched if str(name).startswith("val/")]
-    if lost and trainer.val_dataloaders is not None and not any(trainer.num_val_batches):
-        raise UserError(f"There is no validation data, but a callback or the scheduler watches {lost[0]}.")

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch._inductor.config
 from hydra.utils import instantiate
 from lightning import LightningDataModule, LightningModule, Trainer
 from lightning.fabric.utilities.seed import pl_worker_init_function, reset_seed
@@ -24,12 +25,11 @@ from leyden import UserError, lightning_internals, require, said
 from leyden.data.datamodule import DataModule
 from leyden.debug import failures
 from leyden.debug.mistakes import Mistakes
-from leyden.resume import checkpoints, compiled, exact
+from leyden.resume import checkpoints, exact
 from leyden.resume.checkpoints import AtomicIO
 from leyden.resume.keeper import Keeper
 from leyden.resume.records import Records
-from leyden.run import configs, paths, study, trust
-from leyden.run.record import is_first_rank
+from leyden.run import configs, paths, record, study, trust
 from leyden.run.run import Run
 
 FOR_TARGETS = {"numbers": "task=regression", "classes": "task=classification or, for a table, data.target_kind=numbers"}
@@ -125,7 +125,7 @@ def check_same(cfg: DictConfig, datamodule: DataModule, before: dict[str, Any], 
     if cfg.exact:
         raise UserError(f"{changed}; bring the data back, or type exact=false to go on all the same.")
     log.warning("%s; going on, as exact=false says.", changed)
-    if cfg.get("run") and is_first_rank():
+    if cfg.get("run") and record.is_first_rank():
         Run(cfg.run_dir).update(exact=False, not_exact=changed)
 
 
@@ -181,10 +181,11 @@ def task(cfg: DictConfig) -> LightningModule:
 def watchers(cfg: DictConfig) -> list[Callback]:
     """The keeper first, the chosen callbacks, and the records last."""
     settings = {"write": cfg.trainer.enable_checkpointing, "seed": cfg.seed, "exact": cfg.exact}
-    settings |= {"config": OmegaConf.to_yaml(cfg), "objective": cfg.objective, **cfg.checkpoint}
+    settings |= {"objective": cfg.objective, **cfg.checkpoint}
     keeper = Keeper(cfg.run_dir, judge=study.judge(Path(cfg.run_dir), partial(trust.checked, cfg)), **settings)
-    chosen, records = group(cfg, "callbacks", Callback), Records(cfg.run_dir, keeper, Run(cfg.run_dir).update)
-    return [keeper, *chosen, Mistakes(), records]
+    announce = partial(record.announce, cfg, f"{keeper.monitor} ({keeper.mode})")
+    records = Records(cfg.run_dir, keeper, Run(cfg.run_dir).update, announce)
+    return [keeper, *group(cfg, "callbacks", Callback), Mistakes(), records]
 
 
 def trainer(cfg: DictConfig, callbacks: list[Callback]) -> Trainer:
@@ -217,7 +218,7 @@ def trainer(cfg: DictConfig, callbacks: list[Callback]) -> Trainer:
         enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
         enable_progress_bar=bar,
     )
-    compiled.by_no_stopwatch()
+    torch._inductor.config.deterministic = True  # no stopwatch chooses kernels of other bits; a Trainer sets it back
     lightning_internals.join_ranks(built, exact.Share)
     if built.precision != str(cfg.trainer.precision) and built.is_global_zero:
         log.warning("precision=%s is not for this device; running in %s.", cfg.trainer.precision, built.precision)

@@ -67,30 +67,27 @@ class LiveRun(Run):
         while not self.ended.wait(HEARTBEAT_S):
             self.update(heartbeat=now())
 
-    def begin(self, task: LightningModule, trainer: Trainer, datamodule: LightningDataModule) -> dict[str, Any]:
-        """Store what the run is built from: its config with the facts, uncommitted changes, and the returned sizes."""
-        batch, batches = getattr(datamodule, "batch_size", None), trainer.world_size * trainer.accumulate_grad_batches
-        sizes = {
-            "threads": torch.get_num_threads(),
-            "precision": trainer.precision,
-            "world_size": trainer.world_size,
-            "effective_batch": batch * batches if isinstance(batch, int) else None,
-            "device": str(trainer.strategy.root_device),
-            "parameters": count(task),
-            "data_fingerprint": getattr(datamodule, "fingerprint", None),
-            "kernels": dict(kernels.found),
-            **(datamodule.notes if isinstance(datamodule, DataModule) else {}),
-        }
+    def begin(self, task: LightningModule, trainer: Trainer, datamodule: LightningDataModule) -> None:
+        """Store what the run is built from: its config with the facts, uncommitted changes, and sizes."""
         drop_unused_groups(self.cfg)
-        if is_first_rank():
-            self.open()
-            tree = self.cfg.copy()
-            tree.update({key: None for key in ("run_dir", "resume", "rerun") if key in tree})  # of this start only
-            OmegaConf.save(tree, self.config_file)
-            if patch := changes():
-                (self.directory / "changes.patch").write_text(patch, encoding="utf-8")
-            self.update(**sizes)
-        return sizes
+        if not is_first_rank():
+            return
+        self.open()
+        tree = self.cfg.copy()
+        tree.update({key: None for key in ("run_dir", "resume", "rerun") if key in tree})  # of this start only
+        OmegaConf.save(tree, self.config_file)
+        if patch := changes():
+            (self.directory / "changes.patch").write_text(patch, encoding="utf-8")
+        self.update(
+            threads=torch.get_num_threads(),
+            precision=trainer.precision,
+            world_size=trainer.world_size,
+            device=str(trainer.strategy.root_device),
+            parameters=count(task),
+            data_fingerprint=getattr(datamodule, "fingerprint", None),
+            kernels=dict(kernels.found),
+            **(datamodule.notes if isinstance(datamodule, DataModule) else {}),
+        )
 
 
 @contextmanager
@@ -180,16 +177,18 @@ def count(module: torch.nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def announce(cfg: DictConfig, task: LightningModule, sizes: dict[str, Any], best: str) -> None:
-    """Say in the log what is about to be trained; `best`: what it is judged by."""
-    model, batch = cfg.get("model", cfg.task)._target_.split(".")[-1], sizes["effective_batch"] or "?"
-    where = f"{sizes['device']}, {sizes['precision']}, {batch} samples a step, seed {cfg.seed}, best by {best}"
-    log.info("%s of %s parameters on %s", model, f"{sizes['parameters']:,}", where)
-    parts = getattr(task, "model", task).named_children()
-    sized = [f"{name}: {type(part).__name__} {count(part):,}" for name, part in parts if count(part)]
+def announce(cfg: DictConfig, best: str, trainer: Trainer, task: LightningModule, batch: int | None) -> None:
+    """Say in the log what is about to be trained: `best` is what it is judged by, `batch` the samples of a step."""
+    networks = [part for part in task.children() if count(part)]
+    alone = networks[0] if len(networks) == 1 else task  # of several networks none stands for all
+    name = cfg.task._target_ if alone is task else cfg.get("model", cfg.task)._target_
+    step = f"{batch} samples a step, " if batch else ""
+    where = f"{trainer.strategy.root_device}, {trainer.precision}, {step}seed {cfg.seed}, best by {best}"
+    log.info("%s of %s parameters on %s", name.split(".")[-1], f"{count(task):,}", where)
+    parts = [(name, type(part).__name__.removeprefix("FSDP"), count(part)) for name, part in alone.named_children()]
     frozen = sum(parameter.numel() for parameter in task.parameters() if not parameter.requires_grad)
-    if sized:
-        log.info("%s%s", ", ".join(sized), f"; {frozen:,} are frozen" if frozen else "")
+    if sized := ", ".join(f"{name}: {kind} {size:,}" for name, kind, size in parts if size):
+        log.info("%s%s", sized, f"; {frozen:,} are frozen" if frozen else "")
 
 
 def drop_unused_groups(cfg: DictConfig) -> None:

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
 from leyden import UserError, require
+from leyden.lightning_internals import AT_VALIDATIONS
 
 log = logging.getLogger(__name__)
 
@@ -31,8 +32,9 @@ def configure_optimizers(
     keywords, trainer = dict(optimizer.keywords), task.trainer
     if keywords.get("fused") == "auto":
         keywords["fused"] = can_fuse(task)
-    if keywords.pop("scale_lr", False):  # (Goyal et al. 2017, arXiv:1706.02677)
-        keywords["lr"] *= trainer.world_size * trainer.accumulate_grad_batches
+    if keywords.pop("scale_lr", False) and trainer.estimated_stepping_batches:  # which counts the batches, too
+        batches = min(trainer.accumulate_grad_batches, trainer.num_training_batches)
+        keywords["lr"] *= trainer.world_size * batches  # (Goyal et al. 2017, arXiv:1706.02677)
     try:
         made = optimizer.func([group for group in groups if group["params"]], **keywords)
         return {"optimizer": made, "lr_scheduler": schedule(made, scheduler, trainer, monitor)}
@@ -60,7 +62,10 @@ def can_fuse(task: LightningModule) -> bool:
 
 
 def schedule(optimizer: Optimizer, scheduler: partial, trainer: Trainer, monitor: str) -> dict[str, Any]:
-    """The scheduler as Lightning wants it: a factor steps with the optimizer, a torch scheduler with the epoch."""
+    """The scheduler as Lightning wants it: a factor steps with the optimizer, a torch scheduler with the epoch.
+
+    A plateau steps with what it watches: with the epoch if that is of training, else at each validation.
+    """
     if not isinstance(scheduler.func, type):
         total = trainer.estimated_stepping_batches
         factor = partial(scheduler.func, **scheduler.keywords)  # Hydra's own checks its target at each call: 200 us
@@ -68,7 +73,7 @@ def schedule(optimizer: Optimizer, scheduler: partial, trainer: Trainer, monitor
     if not issubclass(scheduler.func, LRScheduler):
         raise UserError(f"`scheduler` must be a scheduler of torch or a factor; got `{scheduler.func.__name__}`.")
     if issubclass(scheduler.func, ReduceLROnPlateau):
-        every = trainer.check_val_every_n_epoch or 1
+        every = 1 if monitor.startswith("train/") else AT_VALIDATIONS
         return {"scheduler": scheduler(optimizer), "monitor": monitor, "frequency": every}
     if "total_steps" in inspect.signature(scheduler.func).parameters:
         return {"scheduler": scheduler(optimizer, total_steps=trainer.estimated_stepping_batches), "interval": "step"}

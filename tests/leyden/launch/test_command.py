@@ -104,7 +104,7 @@ def test_a_run_without_a_step_says_so(train, key):
 
 @pytest.mark.parametrize("key", ["callbacks=[early_stopping]", "scheduler=plateau"])
 def test_nothing_watches_validation_that_is_not_there(train, key):
-    with pytest.raises(UserError, match="no validation data"):
+    with pytest.raises(UserError, match="no validation"):
         train(key, "data.val_fraction=0")
 
 

@@ -1,3 +1,6 @@
+import random
+
+import numpy as np
 import torch
 from torch.utils.data import DataLoader, SequentialSampler
 
@@ -10,15 +13,19 @@ def test_mix_separates_counters():
     assert all(0 <= seed < 2**63 for seed in seeds)
 
 
-def test_seeded_leaves_the_generator_alone():
-    torch.manual_seed(1)
-    expected = torch.rand(3)
-    torch.manual_seed(1)
-    with exact.seeded(5):
-        inside = torch.rand(3)
-    assert torch.equal(torch.rand(3), expected)
-    with exact.seeded(5):
-        assert torch.equal(torch.rand(3), inside)
+def draws():
+    return float(torch.rand(())), np.random.rand(), random.random()
+
+
+def test_what_is_isolated_leaves_all_generators_alone():
+    exact.reseed(1)
+    expected = draws()
+    exact.reseed(1)
+    with exact.isolated(5):
+        inside = draws()
+    assert draws() == expected != inside
+    with exact.isolated(5):
+        assert draws() == inside
 
 
 def test_shuffled_is_a_permutation_of_seed_and_epoch():

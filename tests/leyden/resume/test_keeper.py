@@ -6,10 +6,12 @@ from pathlib import Path
 import lightning
 import pytest
 import torch
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from leyden import UserError
 from leyden.resume import checkpoints
 from leyden.resume.keeper import Keeper
+from leyden.run import build
 from leyden.run.run import Run
 
 
@@ -145,3 +147,67 @@ def test_a_signal_in_a_validation_does_not_wait_for_its_end(train, configure, mo
     run = Path(configure().run_dir)
     assert Run(run).record["status"] == "stopped"
     assert content(run, "last.ckpt")["global_step"] > 0
+
+
+@pytest.mark.parametrize("keys", [[], ["trainer.gradient_clip_val=0.01", "trainer.precision=bf16-mixed"]])
+def test_a_window_that_an_epoch_cannot_fill_is_the_mean_of_what_it_has(train, keys):
+    """An epoch has 5 batches."""
+    sums = [
+        Run(train(f"trainer.accumulate_grad_batches={n}", *keys, folder=str(n))).metrics["weights_sha256"]
+        for n in (5, 10)
+    ]
+    assert sums[0] == sums[1]
+
+
+def test_each_window_is_the_mean_of_its_batches(train, monkeypatch):
+    """Of the 5 batches of an epoch the second window of 3 has two; with a rate of zero all gradients are comparable."""
+    found = {1: [], 3: []}
+
+    class Gradients(Keeper):
+        def on_before_optimizer_step(self, trainer, task, optimizer):
+            super().on_before_optimizer_step(trainer, task, optimizer)
+            gradients = [parameter.grad.flatten() for parameter in task.parameters()]
+            found[trainer.accumulate_grad_batches].append(torch.cat(gradients))
+
+    monkeypatch.setattr(build, "Keeper", Gradients)
+    for n in found:
+        train(f"trainer.accumulate_grad_batches={n}", "trainer.max_epochs=1", "optimizer.lr=0", folder=str(n))
+    each = found[1]
+    for window, batches in zip(found[3], (each[:3], each[3:]), strict=True):
+        torch.testing.assert_close(window, torch.stack(batches).mean(0))
+
+
+@pytest.mark.parametrize(
+    ("keys", "count"),
+    [
+        (["trainer.val_check_interval=2"], 4),
+        (["trainer.val_check_interval=2", "trainer.accumulate_grad_batches=3"], 4),
+        (["trainer.val_check_interval=3", "trainer.check_val_every_n_epoch=null"], 3),
+        (["trainer.val_check_interval=2", "trainer.check_val_every_n_epoch=2"], 2),
+        (["trainer.val_check_interval=2", "task.monitor=train/loss"], 2),
+    ],
+)
+def test_a_plateau_sees_each_value_of_what_it_watches_once(train, monkeypatch, keys, count):
+    """In 2 epochs of 5 batches."""
+    seen, step = [], ReduceLROnPlateau.step
+
+    def watch(self, value, *rest):
+        seen.append(float(value))
+        step(self, value, *rest)
+
+    monkeypatch.setattr(ReduceLROnPlateau, "step", watch)
+    run = train("scheduler=plateau", *keys)
+    name = "train/loss" if "task.monitor=train/loss" in keys else "val/acc"
+    with open(run / "metrics.csv") as file:
+        values = [float(row[name]) for row in csv.DictReader(file) if row[name]]
+    assert seen == values and len(values) == count
+    assert Run(run).record["exact"]
+
+
+@pytest.mark.parametrize("watcher", ["scheduler=plateau", "callbacks=[early_stopping]"])
+def test_what_watches_validation_needs_one(train, monkeypatch, watcher):
+    steps = []
+    monkeypatch.setattr(Keeper, "on_before_backward", lambda *_: steps.append(1))
+    with pytest.raises(UserError, match="There is no validation, but a callback or the scheduler watches val/acc"):
+        train(watcher, "trainer.limit_val_batches=0")
+    assert not steps

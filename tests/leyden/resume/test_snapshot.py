@@ -100,6 +100,13 @@ CASES = {
         "trainer.val_check_interval=3",
         "checkpoint.every_n_steps=1",
     ],
+    "plateau, and validations that do not count epochs": [
+        "scheduler=plateau",
+        "scheduler.patience=0",
+        "trainer.val_check_interval=4",
+        "trainer.check_val_every_n_epoch=null",
+        "checkpoint.every_n_steps=1",
+    ],
     "watchers and a found rate": [
         "callbacks=[gradients,finite,lr_finder]",
         "callbacks.gradients.every_n_steps=2",

@@ -3,8 +3,12 @@ import logging
 import os
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from lightning import LightningModule
+from omegaconf import OmegaConf
+from torch import nn
 
 from leyden import UserError
 from leyden.run import build, record
@@ -74,3 +78,20 @@ def test_changes_hold_untracked_files_too(tmp_path, monkeypatch):
 def test_a_run_begins_with_its_parts(train):
     log = (train() / "train.log").read_text()
     assert log.count("body: Sequential 49,536, head: Linear 1,290") == 1
+
+
+class Pair(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.generator, self.critic = nn.Linear(2, 3), nn.Linear(3, 1)
+
+
+def test_several_networks_are_announced_by_the_name_of_their_task(caplog):
+    cfg = OmegaConf.create({"model": {"_target_": "lab.models.mlp.MLP"}, "task": {"_target_": "own.Pair"}, "seed": 1})
+    trainer = SimpleNamespace(strategy=SimpleNamespace(root_device="cpu"), precision="32-true")
+    with caplog.at_level(logging.INFO):
+        record.announce(cfg, "val/loss (min)", trainer, Pair(), None)
+    assert caplog.messages == [
+        "Pair of 13 parameters on cpu, 32-true, seed 1, best by val/loss (min)",
+        "generator: Linear 9, critic: Linear 4",
+    ]

@@ -28,7 +28,7 @@ def plant(tmp_path, monkeypatch):
 
 
 def wrong(text, flat):
-    return mistake(OverridesParser.create().parse_override(text), flat, [])
+    return mistake(OverridesParser.create().parse_override(text), flat, {})
 
 
 @pytest.mark.parametrize(

@@ -36,9 +36,10 @@ def mistake(override: Override, flat: dict[str, Any], groups: dict[str, list[str
     plus, (group, _, option) = text.startswith("+"), key.partition(".")
     if group in LISTS and parent in ("", group):
         name, offered = option.partition(".")[0], groups.get(group, [])
-        all_of_them = ",".join([*(each for each in offered if f"{group}.{each}" in flat), name])
-        what = f"'{group}=[{all_of_them}]'" if name in offered else f"+{text} for your own"
-        return "" if plus else f"`{group}.{name}` is not chosen; type {what}."
+        if name in offered:
+            chosen = [each for each in offered if f"{group}.{each}" in flat]
+            return f"`{group}.{name}` is not chosen; type '{group}=[{','.join([*chosen, name])}]'."
+        return "" if plus else f"`{group}.{name}` is not chosen; type +{text} for your own."
     target, name = flat.get(f"{parent}._target_"), key.removeprefix(f"{parent}.").partition(".")[0]
     arguments = constructor(str(target)) if target else None if "." in parent or parent == "facts" else {}
     free = arguments is None or name in {*arguments, *SPECIAL}  # inside an argument there is any data

@@ -123,11 +123,12 @@ def go_on_with_name(line: Line, run: Run, found: Composed) -> Start:
         return Start("run", line, found, run.directory)
     now, then = {*line.typed}, {*split(shlex.split(run.record.get("command") or "")[2:], "train").typed}
     if now != then:
-        new, old = (" ".join(sorted(typed)) or "nothing" for typed in (now - then, then - now))
-        raise UserError(
-            f"There is a run {run.directory} of other overrides: now {new}, then {old}; type another name, or go on "
-            f"with it by resume={run.directory}."
-        )
+        apart = [
+            (when, " ".join(sorted(typed))) for when, typed in (("now", now - then), ("then", then - now)) if typed
+        ]
+        words = "; ".join(f"only {when}: {typed}" for when, typed in apart)
+        go_on = f"type another name, or go on with it by resume={run.directory}"
+        raise UserError(f"The run {run.directory} was started with other overrides ({words}); {go_on}.")
     return going_on(line, run, stored.continued(run.directory, found))
 
 

@@ -60,7 +60,10 @@ def make(cfg: DictConfig, key: str, node: Any, **keywords: Any) -> Any:
 
 def group(cfg: DictConfig, name: str) -> list[Any]:
     """The parts of a list group; an empty list leaves no key."""
-    return [make(cfg, f"{name}.{part}", node) for part, node in (cfg.get(name) or {}).items()]
+    nodes = (cfg.get(name) or {}).items()
+    for part, node in nodes:
+        require(OmegaConf.is_dict(node) and "_target_" in node, f"{name}.{part}", "a node with a _target_", node)
+    return [make(cfg, f"{name}.{part}", node) for part, node in nodes]
 
 
 # data

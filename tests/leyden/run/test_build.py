@@ -14,6 +14,12 @@ def test_a_key_that_no_constructor_takes(train):
         train("+optimizer.nonsense=1")
 
 
+@pytest.mark.parametrize("key", ["+callbacks.mine.patience=3", "+callbacks.mine=3"])
+def test_a_callback_without_a_target(train, key):
+    with pytest.raises(UserError, match="`callbacks.mine` must be a node with a _target_; got `"):
+        train(key)
+
+
 def test_half_precision_on_a_cpu_is_said_and_stored(train):
     run = train("trainer.precision=16-mixed", "trainer.max_epochs=1")
     assert Run(run).record["precision"] == "bf16-mixed"

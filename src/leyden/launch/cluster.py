@@ -4,12 +4,11 @@ import os
 import re
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
@@ -105,16 +104,7 @@ def store() -> Any:
 
 def hearing(wait: Callable[[], Any]) -> Any:
     """What a function of C++ returns at last; meanwhile a signal is heard, which ends the process."""
-    found: Future = Future()
-
-    def attempt() -> None:
-        try:
-            found.set_result(wait())
-        except Exception as error:
-            found.set_exception(error)
-
-    threading.Thread(target=attempt, daemon=True).start()
-    return found.result()
+    return ThreadPool(1).apply_async(wait).get()
 
 
 def join(function: Callable[[DictConfig], Any]) -> Any:

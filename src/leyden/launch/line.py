@@ -105,10 +105,8 @@ def open_screens() -> None:
             continue
         stream.reconfigure(errors="replace")
         if not stream.isatty():
-            raw = Pipe(stream.fileno(), "w", closefd=False)
-            buffer: Any = raw if stream.write_through else io.BufferedWriter(raw)
-            how = {word: getattr(stream, word) for word in ("line_buffering", "write_through")}
-            setattr(sys, name, io.TextIOWrapper(buffer, stream.encoding, "replace", **how))
+            pipe = io.BufferedWriter(Pipe(stream.fileno(), "w", closefd=False))
+            setattr(sys, name, io.TextIOWrapper(pipe, stream.encoding, "replace", line_buffering=True))
 
 
 @contextmanager

@@ -28,7 +28,7 @@ SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1") if
 
 
 class RankError(RuntimeError):
-    """A rank failed: which one, how it ended and the last lines that it wrote."""
+    """A rank failed: which one, and how it ended."""
 
 
 # how many
@@ -90,14 +90,13 @@ class Rank(subprocess.Popen):
         return json.loads(self.file.read_text("utf-8") or "{}") if self.file.exists() else {}
 
     def fate(self) -> str:
-        """How it ended, and its last lines."""
+        """How it ended, and the last lines of its error."""
         error = self.left().get("error")
         status = 1 if error else self.returncode  # it may have been killed while it was leaving
         how = f"left with status {status}" + " before the end" * (status == 0)
         if status < 0:
-            how = f"was ended by signal {-status} ({signal.strsignal(-status)})"
-        log = self.log.read_text("utf-8", "replace") if self.log.exists() else ""
-        return "\n".join([f"rank {self.number} {how}", *(error or log).splitlines()[-20:]])
+            how = f"was ended by signal {-status} ({signal.strsignal(-status)}); see {self.log}"
+        return "\n".join([f"rank {self.number} {how}", *(error or "").splitlines()[-20:]])
 
 
 def script(function: Callable[[DictConfig], Any]) -> str:

@@ -16,7 +16,7 @@ def test_a_key_that_no_constructor_takes(train):
 
 @pytest.mark.parametrize("key", ["+callbacks.mine.patience=3", "+callbacks.mine=3"])
 def test_a_callback_without_a_target(train, key):
-    with pytest.raises(UserError, match="`callbacks.mine` must be a node with a _target_; got `"):
+    with pytest.raises(UserError, match=r"`callbacks\.mine` must be a node with a _target_; got `"):
         train(key)
 
 

@@ -131,7 +131,6 @@ def start(script: str, cfg: DictConfig, run_dir: Path, processes: int) -> Any:
             words = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": f"leyden-{port}"}
             words |= {"WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes, "GROUP_RANK": 0, "GROUP_WORLD_SIZE": 1}
             env = os.environ | {key: str(word) for key, word in words.items()} | {"LEYDEN_RANK_DIR": str(private)}
-            sys.stdout.flush()
             for number in range(processes):
                 ranks.append(Rank(number, script, env, private, pipe[0]))
             return outcome(ranks, wait(ranks, received, cfg.get("timeout") or LAG), received)
@@ -140,9 +139,8 @@ def start(script: str, cfg: DictConfig, run_dir: Path, processes: int) -> Any:
             if rank.poll() is None:
                 rank.kill()
                 rank.wait()
-        refused = any("mistake" in rank.left() for rank in ranks)  # which its sentence says
         for rank in ranks[1:]:
-            if refused or not rank.log.read_bytes().strip():
+            if not rank.log.read_bytes().strip():
                 rank.log.unlink()
         for number, handler in before.items():
             signal.signal(number, handler or signal.SIG_DFL)

@@ -23,8 +23,7 @@ ELSEWHERE = (*POLICY, "log_dir")  # what does not tell jobs from each other
 MULTIRUN = ("-m", "--multirun")
 OF_HYDRA = (  # what may be taken from a sweep.json of Hydra's own, each with no dict and nothing that stands elsewhere
     r"hydra/(sweeper|launcher)=[\w-]+"
-    r"|hydra\.launcher\.(n_jobs|dry_run|partition|account|nodes|mem_gb|timeout_min|array_parallelism)=[\w.-]*"
-    r"|hydra\.launcher\.(cpus|gpus|tasks)_per_\w+=\w*"
+    r"|hydra\.launcher\.(n_jobs|dry_run|partition|account|nodes|mem_gb|timeout_min|array_parallelism|\w+_per_\w+)=[\w.-]*"
     r"|hydra\.sweeper\.(sampler|pruner)\._target_=optuna\.(samplers|pruners)\.\w+"
     r"|hydra\.sweeper\.(?!params|.*_target_)[\w.]+=[^{]*"
 )
@@ -133,7 +132,7 @@ def attempt(directory: Path, cfg: DictConfig, carry_out: Callable[[DictConfig, b
             if status in DONE or (status == Status.FAILED and not cfg.get("retry_failed")):
                 again = "" if status in DONE else "; retry_failed=true tries it again"
                 return leave(f"job {directory.name} is {status}{again}", run.objective)
-            value = carry_out(going_on(cfg, directory) if status else cfg, status == Status.RUNNING)
+            value = carry_out(going_on(cfg, run) if status else cfg, status == Status.RUNNING)
             logged = {name: last for split in ("train", "val") for name, last in run.metrics.get(split, {}).items()}
             if value is None and math.isnan(logged.get(cfg.get("objective"), 0)):
                 raise Failed(f"{cfg.objective} is not a number.")
@@ -162,21 +161,15 @@ def leave(sentence: str, value: Any) -> Any:
 def fail(directory: Path, what: str) -> None:
     """Note why a job failed, where the run itself could not."""
     run = Run(directory)
-    first = what.partition("\n")[0]
-    print(f"job {directory.name} failed: {first}", flush=True)
+    print(f"job {directory.name} failed: {what.splitlines()[0]}", flush=True)
     if run.status != Status.FAILED:
         run.end(Status.FAILED, what)
-        with run.log_file.open("a", encoding="utf-8") as file:
-            file.write(f"{now()} failed: {first}\n")
 
 
-def going_on(cfg: DictConfig, directory: Path) -> DictConfig:
+def going_on(cfg: DictConfig, run: Run) -> DictConfig:
     """The config of a job that was stopped: its own, not what conf/ says now."""
-    run = Run(directory)
     if not run.config_file.is_file():
         return cfg
-    tree = configs.stored(directory)
-    tree.update({"own": [], "trusted": configs.packages(cfg)})
-    tree.update({name: cfg[name] for name in ("log_dir", "exact") if name in cfg})
-    stored.set_resume_checkpoint(tree, run, str(directory))
+    tree = stored.continued(run.directory, cfg)
+    stored.set_resume_checkpoint(tree, run, str(run.directory))
     return tree

@@ -84,12 +84,15 @@ class Composition:
 
     def composed(self, merge: Merge | None) -> Composed:
         """The tree with all overrides, and as it was before the keys were applied; where nothing is mistaken."""
-        line, typed = self.line, {text: self.values(text) for text in self.line.keys}
-        composed, choices, options = self.chosen(typed)
-        line.multirun |= getattr(composed.hydra.mode, "name", "") == "MULTIRUN"
-        if ranges := self.ranges(composed):
-            typed |= {text: self.values(text) for text in ranges}
-            composed, choices, options = self.chosen(typed)
+        line, typed = self.line, dict[str, list[Override]]()
+        more: list[str] | None = line.keys
+        while more is not None:
+            typed |= {text: self.values(text) for text in more}
+            choices = {text: values for text, values in typed.items() if values and self.is_choice(values[0])}
+            options = [[each for each in values if self.is_option(each)] for values in choices.values()]
+            composed = self.tree([each[0] for each in options if each])
+            line.multirun |= getattr(composed.hydra.mode, "name", "") == "MULTIRUN"
+            more = [text for text in self.ranges(composed) if text not in typed] or None
         for group in GLOBAL:
             if isinstance(composed.get(group), DictConfig):
                 self.mistakes[group] = f"conf/{group}: its file needs the first line '# @package _global_'."
@@ -117,12 +120,6 @@ class Composition:
             line.keys = [str(each.input_line) for each in firsts]  # what is shown is the first job
         tree.hydra.overrides.task = [each.input_line for each in firsts if not each.is_hydra_override()]
         return Composed(tree, base, self.loader)
-
-    def chosen(self, typed: dict[str, list[Override]]) -> tuple[DictConfig, list[str], list[list[Override]]]:
-        """The tree of the first options, which of the texts choose options, and those that each of them chooses."""
-        choices = {text: values for text, values in typed.items() if values and self.is_choice(values[0])}
-        options = [[each for each in values if self.is_option(each)] for values in choices.values()]
-        return self.tree([each[0] for each in options if each]), list(choices), options
 
     def ranges(self, tree: DictConfig) -> list[str]:
         """The lines of a search's YAML in whose place nothing is typed."""

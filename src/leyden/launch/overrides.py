@@ -123,10 +123,9 @@ class Composition:
 
     def ranges(self, tree: DictConfig) -> list[str]:
         """The lines of a search's YAML in whose place nothing is typed."""
-        lines, typed = OmegaConf.select(tree, "hydra.sweeper.params"), [name_of(key) for key in self.line.keys]
-        if not self.line.multirun or not isinstance(lines, DictConfig):
-            return []
-        return [f"{key}={value}" for key, value in lines.items() if name_of(str(key)) not in typed]
+        lines: Any = OmegaConf.select(tree, "hydra.sweeper.params") if self.line.multirun else None
+        lines, typed = lines if isinstance(lines, DictConfig) else {}, [name_of(key) for key in self.line.keys]
+        return [f"{key}={value}" for key, value in lines.items() if name_of(key) not in typed]
 
     def values(self, text: str) -> list[Override]:
         """Each value of a sweep, the start of an interval, or the one value; none: it cannot be read."""

@@ -6,8 +6,6 @@ python src/report.py --diff <run> <run>           what differs between two runs
 """
 
 import argparse
-import io
-import signal
 import sys
 from collections.abc import Iterator
 from itertools import islice
@@ -17,6 +15,7 @@ from typing import NoReturn
 import pandas
 
 from leyden import UserError
+from leyden.launch.line import answering
 from leyden.report import results, tables
 from leyden.run import paths
 from leyden.run.run import DONE, Status
@@ -93,12 +92,5 @@ def remarks(runs: pandas.DataFrame) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    try:
-        if isinstance(sys.stdout, io.TextIOWrapper):
-            sys.stdout.reconfigure(errors="replace")  # of letters that the terminal does not have
-            if hasattr(signal, "SIGPIPE"):
-                signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # | head
+    with answering():
         report(sys.argv[1:])
-    except UserError as error:
-        print(error, file=sys.stderr)
-        sys.exit(2)

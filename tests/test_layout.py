@@ -21,15 +21,15 @@ pytestmark = pytest.mark.skipif(
 
 # At most; of src/**/*.py where nothing else is said. A change may lower a number and never raises one.
 CEILINGS = {
-    "lines": 9_551,
-    "bytes": 455_534,
-    "files": 92,
-    "files in one folder": 12,
+    "lines": 9_397,
+    "bytes": 452_422,
+    "files": 90,
+    "files in one folder": 10,
     "lines in one file": 250,
     "lines in one function": 50,
     "lines that hold code, in percent of all": 71,
-    "uses of `fmt: skip` and `noqa`": 27,
-    "lines of conf": 640,
+    "uses of `fmt: skip` and `noqa`": 8,
+    "lines of conf": 639,
     "lines of Makefile and pyproject.toml": 119,
 }
 

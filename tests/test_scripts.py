@@ -39,8 +39,10 @@ def here(script, tmp_path):
 
 def test_train_then_eval_repeats_the_numbers(command, here, tmp_path):
     trained = command("train.py", "data=fake", "data.num_samples=1000", "model=cnn", "model.channels=[8]",
-                      "trainer.max_epochs=2", "threads=1")  # fmt: skip
-    assert trained.returncode == 0, trained.stderr
+                      "trainer.max_epochs=2", "threads=1", 'name="猫"', "callbacks=[ema]",
+                      env=os.environ | {"PYTHONIOENCODING": "latin-1"})  # fmt: skip
+    assert trained.returncode == 0 and "/train/?\n" in trained.stdout, trained.stderr
+    assert "Warning" not in trained.stdout + trained.stderr
     run = only(tmp_path, "logs/train/*")
     for name in (".hydra/config.yaml", "config.yaml", "run.json", "metrics.json", "metrics.csv", "train.log",
                  "checkpoints/best.ckpt", "checkpoints/last.ckpt", "tensorboard"):  # fmt: skip
@@ -108,6 +110,16 @@ def test_a_sweep_has_a_directory_for_each_job(here, tmp_path):
     assert [(sweep / str(n) / "metrics.json").exists() for n in range(4)] == [True] * 4
     jobs = [json.loads((sweep / str(n) / "run.json").read_text()) for n in range(4)]
     assert len({job["parameters"] for job in jobs}) == 2 and {job["status"] for job in jobs} == {"finished"}
+
+
+@pytest.mark.slow
+def test_a_sweep_whose_reader_has_gone_goes_on_to_its_end(tmp_path):
+    line = [sys.executable, str(paths.PROJECT / "src" / "train.py"), "-m", "seed=0,1", "data=fake", "model=mlp", *FAST]
+    with subprocess.Popen([*line, f"log_dir='{tmp_path}'"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.readline()
+        process.stdout.close()
+        assert (process.stderr.read(), process.wait()) == (b"", 0)
+    assert len(list(tmp_path.glob("sweep/*/*/metrics.json"))) == 2
 
 
 @pytest.mark.slow

@@ -7,6 +7,8 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +68,8 @@ def fit(trainer: DictConfig) -> None:
 def share(text: str) -> None:
     """Give the others a config as rank 0, or the status that they are to leave with; the first word counts."""
     if not SHARED:
-        SHARED.append(store())
+        SHARED.append(None)  # after a signal, or where nobody comes, not a second time
+        SHARED[0] = store()
         SHARED[0].set("config", text)
 
 
@@ -94,14 +97,19 @@ def store() -> Any:
     if rank() == 0:
         print(f"waiting for {world} ranks, which srun or torchrun must start", file=sys.stderr)
     try:
-        return PrefixStore("leyden", next(iter(rendezvous("env://", timeout=WAIT)))[0])
+        return PrefixStore("leyden", hearing(lambda: next(iter(rendezvous("env://", timeout=WAIT)))[0]))
     except Exception as error:  # of sockets, of torch, of the time
         raise UserError(f"The {world} ranks did not meet ({error}); start them by srun or torchrun.") from error
 
 
+def hearing(wait: Callable[[], Any]) -> Any:
+    """What a function of C++ returns at last; meanwhile a signal is heard, which ends the process."""
+    return ThreadPool(1).apply_async(wait).get()
+
+
 def join(function: Callable[[DictConfig], Any]) -> Any:
     """Run the function on rank 0's config, as another rank; leave as rank 0 did where it has none."""
-    text = store().get("config").decode()
+    text = hearing(partial(store().get, "config")).decode()
     if text.isdecimal():
         sys.exit(int(text))
     cfg = OmegaConf.create(text)

@@ -1,4 +1,4 @@
-"""From argv to a running function. The only place that catches UserError."""
+"""From argv to a running function."""
 
 import errno
 import os
@@ -24,7 +24,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from leyden import UserError
 from leyden.launch import cluster, overrides, ranks, sweeps
-from leyden.launch.line import show_help
+from leyden.launch.line import answering, open_screens, show_help
 from leyden.launch.plan import Start, plan
 from leyden.run import configs, paths
 from leyden.run.run import Run, Status
@@ -38,28 +38,30 @@ def launch(function: Function, config: str) -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors through to here
     path = [str(paths.PROJECT / "src"), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(filter(None, path)))  # for what Hydra's launchers start
-    cluster.translate()
-    if ranks.entered():
-        ranks.enter(function)
-    os.environ["LEYDEN_COMMAND"] = shlex.join(["python", *sys.argv])  # as typed, for run.json
-    for number in ranks.SIGNALS:
-        signal.signal(number, lambda number, frame: sys.exit(128 + number))
-    try:
-        if ranks.outside() and not {"-m", "--multirun"}.isdisjoint(sys.argv):
-            raise UserError("torchrun and srun start one run; type python in their place, or -m hydra/launcher=slurm.")
-        if ranks.outside() and cluster.rank() > 0:
-            cluster.join(function)
-        elif not {"--help", "-h"}.isdisjoint(sys.argv):
-            print(show_help(config, paths.CONF))
-        else:
-            with cluster.awaited(), tidied(plan(sys.argv[1:], config)) as start:
-                (single if start.mode == "run" else several)(function, start, config)
-    except UserError as error:
-        print(error, file=sys.stderr)
-        sys.exit(error.status)
-    except (OmegaConfBaseException, HydraException) as error:
-        print(f"The config does not fit together: {overrides.in_one_line(error).rstrip('.')}.", file=sys.stderr)
-        sys.exit(2)
+    with answering():
+        cluster.translate()
+        if ranks.entered():
+            ranks.enter(function)
+        os.environ["LEYDEN_COMMAND"] = shlex.join(["python", *sys.argv])  # as typed, for run.json
+        for number in ranks.SIGNALS:
+            signal.signal(number, lambda number, frame: sys.exit(128 + number))
+        try:
+            obey(function, config)
+        except (OmegaConfBaseException, HydraException) as error:
+            raise UserError(f"The config does not fit together: {overrides.in_one_line(error).rstrip('.')}.") from error
+
+
+def obey(function: Function, config: str) -> None:
+    """Do what is typed: as another rank, show the help, or plan and run."""
+    if ranks.outside() and not {"-m", "--multirun"}.isdisjoint(sys.argv):
+        raise UserError("torchrun and srun start one run; type python in their place, or -m hydra/launcher=slurm.")
+    if ranks.outside() and cluster.rank() > 0:
+        cluster.join(function)
+    elif not {"--help", "-h"}.isdisjoint(sys.argv):
+        print(show_help(config, paths.CONF))
+    else:
+        with cluster.awaited(), tidied(plan(sys.argv[1:], config)) as start:
+            (single if start.mode == "run" else several)(function, start, config)
 
 
 @contextmanager
@@ -117,6 +119,7 @@ def several(function: Function, start: Start, config: str) -> None:
 
 def start_job(function: Function, script: str, cfg: DictConfig) -> Any:
     """A job of a sweep, if it is still to be done."""
+    open_screens()  # of a launcher's process
     cluster.translate()
     if ranks.outside() and cluster.rank() > 0:
         return cluster.join(function)

@@ -24,7 +24,7 @@ def flatten(node: Any, prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def mistake(override: Override, flat: dict[str, Any], groups: list[str]) -> str:
+def mistake(override: Override, flat: dict[str, Any], groups: dict[str, list[str]]) -> str:
     """What is wrong with an override of a key, or nothing; Hydra itself says it of its own keys and of ~."""
     text, key, value = str(override.input_line), override.key_or_group, override.value()
     if override.is_hydra_override() or override.is_delete():
@@ -38,8 +38,11 @@ def mistake(override: Override, flat: dict[str, Any], groups: list[str]) -> str:
         return f"`{parent}` is `{flat[parent]}` and has no keys of its own."
     plus, (group, _, option) = text.startswith("+"), key.partition(".")
     if group in LISTS and parent in ("", group):
-        name = option.partition(".")[0]
-        return "" if plus else f"`{group}.{name}` is not chosen; type '{group}=[{name}]', or +{text} for your own."
+        name, offered = option.partition(".")[0], groups.get(group, [])
+        if name in offered:
+            chosen = [each for each in offered if f"{group}.{each}" in flat]
+            return f"`{group}.{name}` is not chosen; type '{group}=[{','.join([*chosen, name])}]'."
+        return "" if plus else f"`{group}.{name}` is not chosen; type +{text} for your own."
     target, name = flat.get(f"{parent}._target_"), key.removeprefix(f"{parent}.").partition(".")[0]
     arguments = constructor(str(target)) if target else None if "." in parent or parent == "facts" else {}
     free = arguments is None or name in {*arguments, *SPECIAL}  # inside an argument there is any data
@@ -70,15 +73,19 @@ def wrong_value(key: str, flat: dict[str, Any], value: Any) -> str:
     if flat[key] is None or "${" in "".join(texts):
         return ""
     parent, _, name = key.rpartition(".")
+    while parent and f"{parent}._target_" not in flat:  # inside an argument
+        parent, _, name = parent.rpartition(".")
     target = flat.get(f"{parent}._target_")
-    words = set(re.findall(r"\w+", (constructor(str(target)) or {}).get(name, UNKNOWN) if target else ""))
+    annotation = (constructor(str(target)) or {}).get(name, UNKNOWN) if target else ""
+    words = set(re.findall(r"\w+", annotation))
     if value is None and not (words and words <= {*TYPES}):
         return ""
-    kind, kinds = type(value).__name__, words | {type(flat[key]).__name__}
-    plain = kind not in ("list", "dict") and "str" in kinds
-    if kind in kinds or plain or (kind == "int" and "float" in kinds) or any(name[0] == "_" for name in kinds):
+    if annotation and (not words & {*TYPES, "dict"} or any(word[0] == "_" for word in words)):
+        return ""  # a tensor, or an alias
+    kind, kinds = type(value).__name__, {type(flat[key]).__name__, *words}
+    if kind in kinds or (kind not in ("list", "dict") and "str" in kinds) or (kind == "int" and "float" in kinds):
         return ""
-    must = [words for name, words in TYPES.items() if name in kinds and not (name == "int" and "float" in kinds)]
+    must = [say for name, say in TYPES.items() if name in kinds and not (name == "int" and "float" in kinds)]
     return f"`{key}` must be {' or '.join(must) or 'keys with values'}; got `{value}`."
 
 

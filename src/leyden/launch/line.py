@@ -1,10 +1,15 @@
-"""A command line: its overrides, Hydra's own flags, and the text of --help."""
+"""A command line: its overrides, Hydra's own flags, the text of --help, and the screen that all of it is said on."""
 
+import io
 import itertools
 import re
+import sys
 import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from leyden import UserError
 
@@ -80,3 +85,36 @@ def show_help(config: str, conf: Path) -> str:
             lines += textwrap.wrap(f"{folder.as_posix():<14}{options}", 100, subsequent_indent=" " * 14)
     keys = "The config: usual choices and keys, typed as in checkpoint.monitor=val/loss; --cfg job shows all of it"
     return "\n".join([*lines, "", keys, "", text])
+
+
+class Pipe(io.FileIO):
+    """What a process writes to; nothing is heard of a reader that has gone, as `| head` does."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:  # what is being done goes on
+            return len(data)
+
+
+def open_screens() -> None:
+    """Let stdout and stderr of this process show `?` for a letter that they lack, and outlive their readers."""
+    for name in ("stdout", "stderr"):
+        stream: Any = getattr(sys, name)
+        if stream is None or stream is not getattr(sys, f"__{name}__"):  # somebody else's, or done before
+            continue
+        stream.reconfigure(errors="replace")
+        if not stream.isatty():
+            pipe = io.BufferedWriter(Pipe(stream.fileno(), "w", closefd=False))
+            setattr(sys, name, io.TextIOWrapper(pipe, stream.encoding, "replace", line_buffering=True))
+
+
+@contextmanager
+def answering() -> Iterator[None]:
+    """What every script does for what it says: a mistake of the user's ends in its sentence and its status."""
+    open_screens()
+    try:
+        yield
+    except UserError as error:
+        print(error, file=sys.stderr)
+        sys.exit(error.status)

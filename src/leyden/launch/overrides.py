@@ -21,6 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 from leyden import UserError
 from leyden.launch import keys
 from leyden.launch.line import Line, name_of
+from leyden.run import configs
 
 QUOTE = "a list is 'key=[a,b]'; a text with commas, spaces, brackets, # or = or letters beyond a-z is 'key=\"a, b\"'"
 GLOBAL = ("local", "experiment", "debug")  # groups whose files speak of the whole tree
@@ -78,15 +79,20 @@ class Composition:
             self.loader.repository.initialize_sources(search_path)
         self.parser: Any = OverridesParser.create(config_loader=self.loader)
         self.search_path = [key for key in line.keys if name_of(key) == "hydra.searchpath"]
-        self.groups = self.loader.get_group_options("", ObjectType.GROUP, line.config, self.search_path)
+        groups = self.loader.get_group_options("", ObjectType.GROUP, line.config, self.search_path)
+        self.groups = {group: self.options(group) for group in groups}
 
     def composed(self, merge: Merge | None) -> Composed:
         """The tree with all overrides, and as it was before the keys were applied; where nothing is mistaken."""
-        line, typed = self.line, {text: self.values(text) for text in self.line.keys}
-        choices = {text: values for text, values in typed.items() if values and self.is_choice(values[0])}
-        options = [[each for each in values if self.is_option(each)] for values in choices.values()]
-        composed = self.tree([each[0] for each in options if each])
-        line.multirun |= getattr(composed.hydra.mode, "name", "") == "MULTIRUN"
+        line, typed = self.line, dict[str, list[Override]]()
+        more: list[str] | None = line.keys
+        while more is not None:
+            typed |= {text: self.values(text) for text in more}
+            choices = {text: values for text, values in typed.items() if values and self.is_choice(values[0])}
+            options = [[each for each in values if self.is_option(each)] for values in choices.values()]
+            composed = self.tree([each[0] for each in options if each])
+            line.multirun |= getattr(composed.hydra.mode, "name", "") == "MULTIRUN"
+            more = [text for text in self.ranges(composed) if text not in typed] or None
         for group in GLOBAL:
             if isinstance(composed.get(group), DictConfig):
                 self.mistakes[group] = f"conf/{group}: its file needs the first line '# @package _global_'."
@@ -100,16 +106,26 @@ class Composition:
         self.compare([each for values in read for each in values], tree)
         for number, option in [(number, option) for number, each in enumerate(options) for option in each[1:]]:
             node = option.key_or_group.replace("/", ".") + "."
-            if below := [each for values in read for each in values if each.key_or_group.startswith(node)]:
+            below = [each for values in read for each in values if each.key_or_group.startswith(node)]
+            if below or option.key_or_group in ("task", *GLOBAL):
                 others = [each[0] for each in (*options[:number], [option], *options[number + 1 :]) if each]
-                self.compare(below, self.tree(others), f" (With {option.input_line}.)")
+                other, beside = self.tree(others), f" (With {option.input_line}.)"
+                self.compare(below, other, beside)
+                self.refuse_unused(other, beside)
         for values in read if not self.mistakes else ():
             ConfigLoaderImpl._apply_overrides_to_config(values[:1], tree)
+        self.refuse_unused(tree)
         firsts = [values[0] for values in typed.values() if values]
         if line.multirun and not {"--cfg", "-c"}.isdisjoint(line.flags):
             line.keys = [str(each.input_line) for each in firsts]  # what is shown is the first job
         tree.hydra.overrides.task = [each.input_line for each in firsts if not each.is_hydra_override()]
         return Composed(tree, base, self.loader)
+
+    def ranges(self, tree: DictConfig) -> list[str]:
+        """The lines of a search's YAML in whose place nothing is typed."""
+        lines: Any = OmegaConf.select(tree, "hydra.sweeper.params") if self.line.multirun else None
+        lines, typed = lines if isinstance(lines, DictConfig) else {}, [name_of(key) for key in self.line.keys]
+        return [f"{key}={value}" for key, value in lines.items() if name_of(key) not in typed]
 
     def values(self, text: str) -> list[Override]:
         """Each value of a sweep, the start of an interval, or the one value; none: it cannot be read."""
@@ -157,6 +173,15 @@ class Composition:
         for override in overrides:
             if what := keys.mistake(override, flat, self.groups):
                 self.mistakes.setdefault(str(override.input_line), what + beside)
+
+    def refuse_unused(self, tree: DictConfig, beside: str = "") -> None:
+        """Note what is typed of a group that nothing in a tree names, and so would change nothing."""
+        unused = configs.unused_groups(tree, " ".join(self.line.keys)) if "task" in tree else []
+        for text in self.line.keys:
+            group = re.split("[./]", name_of(text))[0]
+            if group in unused and not text.startswith("~"):
+                what = f"nothing in the config names ${{{group}}}, so that it would change nothing; take it out, or add"
+                self.mistakes.setdefault(text, f"{text}: {what} {group}: ${{{group}}} to the YAML of the task.{beside}")
 
 
 def without_hydra(tree: DictConfig) -> DictConfig:

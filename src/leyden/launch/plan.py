@@ -123,12 +123,11 @@ def go_on_with_name(line: Line, run: Run, found: Composed) -> Start:
         return Start("run", line, found, run.directory)
     now, then = {*line.typed}, {*split(shlex.split(run.record.get("command") or "")[2:], "train").typed}
     if now != then:
-        new, old = (" ".join(sorted(typed)) or "nothing" for typed in (now - then, then - now))
-        raise UserError(
-            f"There is a run {run.directory} of other overrides: now {new}, then {old}; type another name, or go on "
-            f"with it by resume={run.directory}."
-        )
-    return going_on(line, run, stored.continued(run.directory, found))
+        apart = {"only now": now - then, "only then": then - now}
+        words = "; ".join(f"{when}: {' '.join(sorted(typed))}" for when, typed in apart.items() if typed)
+        go_on = f"type another name, or go on with it by resume={run.directory}"
+        raise UserError(f"The run {run.directory} was started with other overrides ({words}); {go_on}.")
+    return going_on(line, run, found._replace(tree=stored.continued(run.directory, found.tree)))
 
 
 def going_on(line: Line, run: Run, found: Composed, asked: str = "", longer: bool = False) -> Start:

@@ -28,7 +28,7 @@ SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1") if
 
 
 class RankError(RuntimeError):
-    """A rank failed: which one, how it ended and the last lines that it wrote."""
+    """A rank failed: which one, and how it ended."""
 
 
 # how many
@@ -90,14 +90,13 @@ class Rank(subprocess.Popen):
         return json.loads(self.file.read_text("utf-8") or "{}") if self.file.exists() else {}
 
     def fate(self) -> str:
-        """How it ended, and its last lines."""
+        """How it ended, and the last lines of its error."""
         error = self.left().get("error")
         status = 1 if error else self.returncode  # it may have been killed while it was leaving
         how = f"left with status {status}" + " before the end" * (status == 0)
         if status < 0:
-            how = f"was ended by signal {-status} ({signal.strsignal(-status)})"
-        log = self.log.read_text("utf-8", "replace") if self.log.exists() else ""
-        return "\n".join([f"rank {self.number} {how}", *(error or log).splitlines()[-20:]])
+            how = f"was ended by signal {-status} ({signal.strsignal(-status)}); see {self.log}"
+        return "\n".join([f"rank {self.number} {how}", *(error or "").splitlines()[-20:]])
 
 
 def script(function: Callable[[DictConfig], Any]) -> str:
@@ -132,7 +131,6 @@ def start(script: str, cfg: DictConfig, run_dir: Path, processes: int) -> Any:
             words = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": f"leyden-{port}"}
             words |= {"WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes, "GROUP_RANK": 0, "GROUP_WORLD_SIZE": 1}
             env = os.environ | {key: str(word) for key, word in words.items()} | {"LEYDEN_RANK_DIR": str(private)}
-            sys.stdout.flush()
             for number in range(processes):
                 ranks.append(Rank(number, script, env, private, pipe[0]))
             return outcome(ranks, wait(ranks, received, cfg.get("timeout") or LAG), received)
@@ -141,9 +139,8 @@ def start(script: str, cfg: DictConfig, run_dir: Path, processes: int) -> Any:
             if rank.poll() is None:
                 rank.kill()
                 rank.wait()
-        refused = any("mistake" in rank.left() for rank in ranks)  # which its sentence says
         for rank in ranks[1:]:
-            if refused or not rank.log.read_bytes().strip():
+            if not rank.log.read_bytes().strip():
                 rank.log.unlink()
         for number, handler in before.items():
             signal.signal(number, handler or signal.SIG_DFL)

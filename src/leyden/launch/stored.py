@@ -100,11 +100,12 @@ def check_resumable(line: Line, old: DictConfig, tree: DictConfig, directory: Pa
             raise UserError(f"{key} would change the numbers; type exact=false to go on all the same, or {new}.")
 
 
-def continued(directory: Path, found: Composed) -> Composed:
+def continued(directory: Path, now: DictConfig) -> DictConfig:
     """The tree of a run that goes on by the command that started it, which may build what that command builds."""
     tree = configs.stored(directory)
-    tree.update({"exact": True, "own": [], "trusted": configs.packages(found.tree), "hydra": found.tree.hydra})
-    return found._replace(tree=tree)
+    tree.update({"own": [], "trusted": configs.packages(now)})
+    tree.update({name: now[name] for name in ("log_dir", "exact", "hydra") if name in now})
+    return tree
 
 
 def set_resume_checkpoint(tree: DictConfig, run: Run, checkpoint: str) -> None:

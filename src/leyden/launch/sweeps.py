@@ -21,8 +21,11 @@ from leyden.run.run import DONE, Busy, Run, Status, now
 POLICY = ("retry_failed", "max_failures", "stop_on_failure")  # what may be typed anew for a sweep that goes on
 ELSEWHERE = (*POLICY, "log_dir")  # what does not tell jobs from each other
 MULTIRUN = ("-m", "--multirun")
-LAUNCHER = (  # numbers and names that a launcher only hands on; its others may be commands
-    r"(n_jobs|dry_run|partition|account|nodes|(cpus|gpus|tasks)_per_\w+|mem_gb|timeout_min|array_parallelism)=[\w.-]*"
+OF_HYDRA = (  # what may be taken from a sweep.json of Hydra's own, each with no dict and nothing that stands elsewhere
+    r"hydra/(sweeper|launcher)=[\w-]+"
+    r"|hydra\.launcher\.(n_jobs|dry_run|partition|account|nodes|mem_gb|timeout_min|array_parallelism|\w+_per_\w+)=[\w.-]*"
+    r"|hydra\.sweeper\.(sampler|pruner)\._target_=optuna\.(samplers|pruners)\.\w+"
+    r"|hydra\.sweeper\.(?!params|.*_target_)[\w.]+=[^{]*"
 )
 
 
@@ -55,10 +58,8 @@ def go_on(line: Line, asked: str, logs: Path) -> Path:
         if not re.fullmatch(r"((-cn|--config-name) \w[\w-]*(\.yaml)?)?", " ".join(flags)):
             refused.append(shlex.join(flags))
     if refused:
-        raise UserError(
-            f"{directory / 'sweep.json'} has {' '.join(refused[0].split())}, which is not taken from a file, as "
-            "it may build or run anything; if you know it, type it again after sweep=."
-        )
+        what = f"{directory / 'sweep.json'} has {' '.join(refused[0].split())}, which is not taken from a file"
+        raise UserError(f"{what}, as it may build or run anything; if you know it, type it again after sweep=.")
     line.keys = keys + line.keys
     line.typed, line.multirun = list(line.keys), True
     line.flags = ["--multirun", *flags]
@@ -69,21 +70,14 @@ def go_on(line: Line, asked: str, logs: Path) -> Path:
 
 def may_be_stored(override: str) -> bool:
     """Whether an override out of a sweep.json, which may be another's, can make nothing run that is not in conf/."""
-    name, value = name_of(override), override.partition("=")[2]
-    if name.startswith("hydra.sweeper.params."):  # a key and its ranges
-        return may_be_stored(override.partition(".params.")[2])
-    if name in ("hydra.sweeper.sampler._target_", "hydra.sweeper.pruner._target_"):
-        return bool(re.fullmatch(r"optuna\.(samplers|pruners)\.\w+", value))
-    plain = re.fullmatch(r"\w[\w-]*([./][\w-]+)*", name)  # no flag, no package, no folder above
-    if not plain or "_target_" in override or name.split(".")[0] in configs.PACKAGES:
+    override = override.lstrip("+~").removeprefix("hydra.sweeper.params.")  # a key and its ranges
+    if override.startswith("hydra"):
+        return bool(re.fullmatch(OF_HYDRA, override))
+    name, _, value = override.partition("=")
+    if not re.fullmatch(r"\w[\w-]*([./][\w-]+)*", name) or "_target_" in override:  # no flag, no package, no way up
         return False
-    if name.startswith("hydra.launcher."):
-        return bool(re.fullmatch(LAUNCHER, override.partition(".launcher.")[2]))
-    if name.startswith("hydra.sweeper."):
-        return "{" not in value  # no dict, and nothing that stands elsewhere
-    if name.startswith("hydra") and name not in ("hydra/sweeper", "hydra/launcher"):
-        return False
-    return not (paths.CONF / name).is_dir() or not re.search(r"\.\.|\$", value)  # an option is one of conf/
+    option = not (paths.CONF / name).is_dir() or not re.search(r"\.\.|\$", value)  # one of conf/
+    return option and name.split(".")[0] not in configs.PACKAGES
 
 
 @contextmanager
@@ -138,7 +132,7 @@ def attempt(directory: Path, cfg: DictConfig, carry_out: Callable[[DictConfig, b
             if status in DONE or (status == Status.FAILED and not cfg.get("retry_failed")):
                 again = "" if status in DONE else "; retry_failed=true tries it again"
                 return leave(f"job {directory.name} is {status}{again}", run.objective)
-            value = carry_out(going_on(cfg, directory) if status else cfg, status == Status.RUNNING)
+            value = carry_out(going_on(cfg, run) if status else cfg, status == Status.RUNNING)
             logged = {name: last for split in ("train", "val") for name, last in run.metrics.get(split, {}).items()}
             if value is None and math.isnan(logged.get(cfg.get("objective"), 0)):
                 raise Failed(f"{cfg.objective} is not a number.")
@@ -167,21 +161,15 @@ def leave(sentence: str, value: Any) -> Any:
 def fail(directory: Path, what: str) -> None:
     """Note why a job failed, where the run itself could not."""
     run = Run(directory)
-    first = what.partition("\n")[0]
-    print(f"job {directory.name} failed: {first}", flush=True)
+    print(f"job {directory.name} failed: {what.splitlines()[0]}", flush=True)
     if run.status != Status.FAILED:
         run.end(Status.FAILED, what)
-        with run.log_file.open("a", encoding="utf-8") as file:
-            file.write(f"{now()} failed: {first}\n")
 
 
-def going_on(cfg: DictConfig, directory: Path) -> DictConfig:
+def going_on(cfg: DictConfig, run: Run) -> DictConfig:
     """The config of a job that was stopped: its own, not what conf/ says now."""
-    run = Run(directory)
     if not run.config_file.is_file():
         return cfg
-    tree = configs.stored(directory)
-    tree.update({"own": [], "trusted": configs.packages(cfg)})
-    tree.update({name: cfg[name] for name in ("log_dir", "exact") if name in cfg})
-    stored.set_resume_checkpoint(tree, run, str(directory))
+    tree = stored.continued(run.directory, cfg)
+    stored.set_resume_checkpoint(tree, run, str(run.directory))
     return tree

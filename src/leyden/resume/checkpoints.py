@@ -186,8 +186,10 @@ class AtomicIO(TorchCheckpointIO):
                 if self.first:
                     read(beside)
             self.first = False
-        except (OSError, RuntimeError) as error:  # torch says RuntimeError when a disk is full
-            raise UserError(f"The checkpoint {path} cannot be written ({error}); the one before is whole.") from error
+        except (OSError, RuntimeError) as error:
+            full = isinstance(error.__context__, OSError)  # which torch hides behind an error of its own
+            why = error.__context__ if full else error
+            raise UserError(f"The checkpoint {path} cannot be written ({why}); the one before is whole.") from error
         except (UserError, pickle.PicklingError, AttributeError, TypeError) as error:  # read back, or not even written
             raise UserError(
                 f"The checkpoint {path} could not be loaded again, as a state_dict or on_save_checkpoint gives more "

@@ -180,9 +180,9 @@ def task(cfg: DictConfig) -> LightningModule:
 
 def watchers(cfg: DictConfig) -> list[Callback]:
     """The keeper first, the chosen callbacks, and the records last."""
-    settings = {"write": cfg.trainer.enable_checkpointing, "seed": cfg.seed, "exact": cfg.exact}
-    settings |= {"objective": cfg.objective, **cfg.checkpoint}
-    keeper = Keeper(cfg.run_dir, judge=study.judge(Path(cfg.run_dir), partial(trust.checked, cfg)), **settings)
+    given = {key: cfg[key] for key in ("seed", "exact", "objective")} | {"write": cfg.trainer.enable_checkpointing}
+    judge = study.judge(Path(cfg.run_dir), partial(trust.checked, cfg))
+    keeper = Keeper(cfg.run_dir, judge=judge, **given, **cfg.checkpoint)
     announce = partial(record.announce, cfg, f"{keeper.monitor} ({keeper.mode})")
     records = Records(cfg.run_dir, keeper, Run(cfg.run_dir).update, announce)
     return [keeper, *group(cfg, "callbacks", Callback), Mistakes(), records]
@@ -243,8 +243,7 @@ def evaluate(
     reset_seed()  # a task that draws noise draws the same in another evaluation
     with failures.explained(trainer, task):
         found = run(task, datamodule=datamodule, verbose=False)
-    metrics = {name: value for part in found for name, value in part.items()}
-    if not metrics:
+    if not (metrics := {name: value for part in found for name, value in part.items()}):
         return {}
     samples, details = getattr(task, "samples", None), getattr(task, "details", None)
     apart = details if split != "val" and isinstance(details, dict) else {}  # what is known of each class

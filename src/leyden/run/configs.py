@@ -47,6 +47,18 @@ def packages(tree: DictConfig) -> list[str]:
     return sorted(found)
 
 
+def unused_groups(tree: DictConfig, typed: str = "") -> list[str]:
+    """The groups that neither the rest of a tree nor what is typed names, as a task of the user's own may not."""
+    rest: Any = OmegaConf.to_container(tree, resolve=False)
+    unused = []
+    for name in ("scheduler", "optimizer", "model"):  # the first may name the next
+        others = {key: node for key, node in rest.items() if key != name}
+        if name in rest and not re.search(rf"\$\{{[^'\"]*\b{name}\b", f"{others}{typed}"):
+            unused.append(name)
+            rest = others
+    return unused
+
+
 def literal(value: Any) -> Any:
     """A text, or each one in dicts and lists, as OmegaConf leaves it as it is."""
     if type(value) in (list, tuple):

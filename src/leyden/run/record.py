@@ -3,7 +3,6 @@
 import logging
 import os
 import platform
-import re
 import shlex
 import signal
 import subprocess
@@ -25,6 +24,7 @@ from omegaconf.errors import OmegaConfBaseException
 from leyden import UserError, said
 from leyden.data.datamodule import DataModule
 from leyden.ops import kernels
+from leyden.run import configs
 from leyden.run.paths import PROJECT, in_words
 from leyden.run.run import HEARTBEAT_S, Run, Status, now
 
@@ -43,7 +43,7 @@ class LiveRun(Run):
         self.cfg, self.writes = cfg, False
         self.pruned: str | None = None  # why a search gave it up
         self.ended = threading.Event()
-        self.file = logging.FileHandler(self.log_file, encoding="utf-8", delay=True)
+        self.file = logging.FileHandler(self.log_file, encoding="utf-8", errors="replace", delay=True)
         self.file.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
 
     def update(self, **fields: Any) -> None:
@@ -193,12 +193,9 @@ def announce(cfg: DictConfig, best: str, trainer: Trainer, task: LightningModule
 
 def drop_unused_groups(cfg: DictConfig) -> None:
     """Take out the groups that a task of the user's own does not name, so that a run holds only what it is made of."""
-    unused = []
-    for name in ("scheduler", "optimizer", "model"):
-        rest = {key: node for key, node in OmegaConf.to_container(cfg, resolve=False).items() if key != name}
-        if name in cfg and not re.search(rf"\$\{{[^}}]*\b{name}\b", str(rest)):
-            unused.append(name)
-            with open_dict(cfg):
-                del cfg[name]
+    unused = configs.unused_groups(cfg)
+    with open_dict(cfg):
+        for name in unused:
+            del cfg[name]
     if unused:
         log.info("%s does not use the config's %s.", cfg.task._target_.split(".")[-1], " and ".join(sorted(unused)))

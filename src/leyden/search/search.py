@@ -5,7 +5,6 @@ import os
 import socket
 import tempfile
 import zlib
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -143,19 +142,13 @@ class Search:
         return known.user_attrs["overrides"]
 
     def settle(self) -> None:
-        """Tell the study of each job that has ended; a failed one that came to a value after all is one trial more."""
+        """Tell the study of each job that has ended."""
         with self.lock:
-            again = [trial.user_attrs.get("again") for trial in self.trials()]
-            for trial in self.trials("RUNNING", "FAIL"):
+            for trial in self.trials("RUNNING"):
                 status, value = self.job(trial).status, self.job(trial).objective
-                states, tell = optuna().trial.TrialState, partial(self.study.tell, trial.number, skip_if_finished=True)
-                finished = status == Status.FINISHED and value is not None and math.isfinite(value)
-                if trial.state == states.FAIL:
-                    if finished and trial.number not in again:
-                        words = {"params": trial.params, "distributions": trial.distributions}
-                        attributes = {"again": trial.number}
-                        self.study.add_trial(optuna().trial.create_trial(value=value, user_attrs=attributes, **words))
-                elif finished:
-                    tell(value)
+                states = optuna().trial.TrialState
+                if status == Status.FINISHED and value is not None and math.isfinite(value):
+                    self.study.tell(trial.number, value, skip_if_finished=True)
                 elif status in (Status.FINISHED, Status.FAILED, Status.PRUNED):
-                    tell(state=states.PRUNED if status == Status.PRUNED else states.FAIL)
+                    state = states.PRUNED if status == Status.PRUNED else states.FAIL
+                    self.study.tell(trial.number, state=state, skip_if_finished=True)

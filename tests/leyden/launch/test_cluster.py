@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -172,6 +174,27 @@ def test_two_nodes_make_one_run(tmp_path):
         pytest.skip(f"no two networks here: {error}")
     one_run(tmp_path)
     assert json.loads(next(tmp_path.rglob("run.json")).read_text())["effective_batch"] == 128
+
+
+WAITS = """
+import signal, sys
+from leyden.launch import cluster
+signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+rendezvous = cluster.hearing
+cluster.hearing = lambda wait: (print("waits", flush=True), rendezvous(wait))[1]
+with cluster.awaited():
+    pass
+"""
+
+
+def test_a_signal_ends_a_rank_that_waits_for_the_others():
+    env = os.environ | {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    env["PYTHONPATH"] = str(paths.PROJECT / "src")
+    with subprocess.Popen([sys.executable, "-c", WAITS], env=env, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "waits\n"
+        time.sleep(0.5)
+        process.terminate()
+        assert process.wait(60) == 128 + signal.SIGTERM
 
 
 def test_jobs_at_a_time():

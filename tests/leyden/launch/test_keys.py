@@ -12,6 +12,7 @@ SOURCE = {
     "leaf": "class Leaf:\n    def __init__(self, width: int, veins=3, *, colour='green'): ...\n"
     "class Needle(Leaf): ...\n"
     "class Any:\n    def __init__(self, **options): ...\n",
+    "root": "class Root:\n    def __init__(self, weight: Tensor | None, rates: list[float], depth: int): ...\n",
     "stem": "from plant.leaf import Leaf\nclass Stem(Leaf):\n    def __init__(self, height, **leaf): ...\n"
     "def grow(step, total, rate=1.0): ...\nraise RuntimeError('imported')\n",
 }
@@ -28,7 +29,7 @@ def plant(tmp_path, monkeypatch):
 
 
 def wrong(text, flat):
-    return mistake(OverridesParser.create().parse_override(text), flat, [])
+    return mistake(OverridesParser.create().parse_override(text), flat, {})
 
 
 @pytest.mark.parametrize(
@@ -97,6 +98,14 @@ def test_a_constructor_says_what_else_it_takes(plant):
     for name, value in (("devices", "0,1"), ("deterministic", "warn"), ("fast_dev_run", 3)):
         assert wrong_value(f"trainer.{name}", trainer, value) == ""
     assert "true or false" in wrong_value("trainer.fast_dev_run", trainer, "auto")
+
+
+def test_a_whole_number_in_a_yaml_takes_what_the_constructor_takes(plant):
+    flat = flatten({"a": {"part": {"_target_": "plant.root.Root", "weight": 1, "rates": [1, 2], "depth": 3}}})
+    for key, value in (("weight", 2.5), ("weight", [1]), ("rates.0", 2.5), ("rates", [0.5]), ("depth", 4)):
+        assert wrong_value(f"a.part.{key}", flat, value) == ""
+    assert "whole number" in wrong_value("a.part.depth", flat, 2.5)
+    assert "a number" in wrong_value("a.part.rates.0", flat, "x")
 
 
 def test_the_nearest_key_is_a_whole_or_a_last_part():

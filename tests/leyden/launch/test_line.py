@@ -1,9 +1,13 @@
 """What is typed, split; and what --help says of it."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from leyden import UserError
-from leyden.launch.line import show_help, split
+from leyden.launch.line import open_screens, show_help, split
 from leyden.run import paths
 
 
@@ -42,3 +46,32 @@ def test_a_config_that_inherits_has_the_groups_and_keys_of_both():
     text = show_help("benchmark", paths.CONF)
     assert "optimizer     adam adamw" in text and "objective: val/acc" in text and "rounds: 5" in text
     assert "optimizer" not in show_help("eval", paths.CONF)
+
+
+SAYS = """
+import sys
+from leyden import Failed
+from leyden.launch.line import answering
+with answering():
+    for number in range(50_000):
+        print("猫", number)
+    print("at its end", file=sys.stderr)
+    raise Failed("no 犬")
+"""
+
+
+@pytest.mark.parametrize("flags", [[], ["-u"]])
+def test_a_screen_lacks_letters_and_a_reader_goes(flags):
+    env = os.environ | {"PYTHONIOENCODING": "latin-1", "PYTHONPATH": str(paths.PROJECT / "src")}
+    line = [sys.executable, *flags, "-c", SAYS]
+    with subprocess.Popen(line, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "? 0\n"
+        process.stdout.close()  # as head does
+        assert process.stderr.read() == "at its end\nno ?\n"
+    assert process.returncode == 1
+
+
+def test_a_stream_of_somebody_else_is_left_alone(capsys):
+    before = sys.stdout, sys.stderr
+    open_screens()
+    assert (sys.stdout, sys.stderr) == before

@@ -73,7 +73,10 @@ MISTAKES = [
     ("data=_loader", "got `_loader`"),
     ("task/loss=mean", "did you mean mse?"),
     ("facts.outputs=3", "type +facts.outputs=3"),
-    ("callbacks.ema.decay=0.9", "'callbacks=[ema]'"),
+    ("callbacks.ema.decay=0.9", "type 'callbacks=[ema]'."),
+    ("+callbacks.early_stopping.patience=3", "type 'callbacks=[early_stopping]'."),
+    ("logger.wandb.project=x", "type 'logger=[tensorboard,wandb]'."),
+    ("callbacks.mine.x=1", "type +callbacks.mine.x=1 for your own."),
 ]
 
 
@@ -166,6 +169,94 @@ def test_a_key_of_one_model_is_missing_in_the_other():
     (line,) = mistakes("-m", "model=mlp,cnn", "model.hidden=[3]")
     assert "`model.hidden` is not in the config" in line and line.endswith("(With model=cnn.)")
     assert "model.hidden" in mistakes("-m", "model=cnn,mlp", "model.hidden=[3]")[0]
+
+
+# what a task of the user's own names of the config
+
+OWN = {
+    "alone": "width: 4\n",
+    "whole": "_recursive_: false\noptimizer: ${optimizer}\nscheduler: ${oc.select:scheduler,null}\nnet: ${model}\n",
+    "part": "rate: ${oc.select:task.other,${optimizer.lr}}\n",
+}
+
+
+@pytest.fixture
+def own(tmp_path) -> Path:
+    """A folder of configs with tasks of the user's own, an experiment, and searches."""
+    files = {f"task/{name}.yaml": f"_target_: mine.Task\n{text}" for name, text in OWN.items()}
+    files["experiment/typed.yaml"] = (
+        "# @package _global_\ndefaults:\n  - override /task: alone\n  - override /optimizer: sgd\noptimizer:\n  lr: 1\n"
+    )
+    for name, ranges in (("right", "optimizer.lr: 1,2"), ("kinds", "model: mlp,cnn\n      model.dropout: 0.1,0.2")):
+        files[f"search/{name}.yaml"] = SEARCH.format(ranges)
+    files |= {
+        "search/misspelt.yaml": SEARCH.format("optimizer.rl: 1,2"),
+        "search/kind.yaml": SEARCH.format("seed: 1,x"),
+    }
+    files["search/option.yaml"] = SEARCH.format("model: mlp,cn")
+    return write(tmp_path / "own", files)
+
+
+SEARCH = "# @package _global_\nhydra:\n  mode: MULTIRUN\n  sweeper:\n    params:\n      {}\n"
+SEARCH = SEARCH.replace("hydra:", "defaults:\n  - override /hydra/sweeper: grid\nhydra:", 1)
+
+
+@pytest.mark.parametrize(
+    ("task", "typed"),
+    [
+        ("alone", ["optimizer.lr=1e-3"]),
+        ("alone", ["-m", "optimizer.lr=1e-3,1e-2"]),
+        ("alone", ["optimizer=sgd"]),
+        ("alone", ["+model._convert_=all"]),
+        ("alone", ["scheduler.final=0.1", "optimizer.lr=1"]),
+        ("part", ["scheduler=cosine"]),
+        ("alone,whole", ["-m", "optimizer.lr=1"]),
+        ("whole,alone", ["-m", "optimizer=sgd,adam"]),
+    ],
+)
+def test_what_would_change_nothing_is_refused(own, task, typed):
+    lines = mistakes("-cd", str(own), f"task={task}", *typed)
+    keys = [key for key in typed if key != "-m"]
+    assert len(lines) == len(keys)
+    for key, line in zip(keys, lines, strict=True):
+        group = key.lstrip("+").replace("=", ".").split(".")[0]
+        assert line.startswith(f"{key}: ") and f"add {group}: ${{{group}}} to the YAML of the task." in line
+        assert line.endswith("(With task=alone.)") == (task == "whole,alone")
+
+
+@pytest.mark.parametrize(
+    ("task", "typed"),
+    [
+        ("whole", ["optimizer.lr=1e-3", "scheduler=cosine", "model.dropout=0.5"]),
+        ("part", ["-m", "optimizer.lr=1,2"]),
+        ("alone", ["+task.optimizer=${optimizer}", "optimizer.lr=1"]),
+        ("alone", ["-m", "+task.optimizer=null,${optimizer}", "optimizer.lr=1"]),
+        ("alone", ["~optimizer", "~scheduler", "task.width=5"]),
+    ],
+)
+def test_what_is_named_may_be_typed(own, task, typed):
+    check("-cd", str(own), f"task={task}", *typed)
+
+
+def test_what_an_experiment_says_is_not_typed(own):
+    check("-cd", str(own), "experiment=typed", "task.width=2")
+    assert (
+        "nothing in the config names ${optimizer}" in mistakes("-cd", str(own), "experiment=typed", "optimizer.lr=2")[0]
+    )
+    assert (
+        "(With experiment=typed.)"
+        in mistakes("-cd", str(own), "-m", "experiment=digits_cnn,typed", "optimizer.lr=2")[0]
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("misspelt", "did you mean optimizer.lr?"), ("kind", "got `x`"), ("option", "did you mean cnn?")],
+)
+def test_the_ranges_of_a_search_are_checked_before_its_first_job(own, name, words):
+    assert words in mistakes("-cd", str(own), f"search={name}")[0]
+    for right in (["search=right"], ["search=kinds"], ["search=kind", "seed=1,2"]):
+        check("-cd", str(own), *right)
 
 
 def test_a_file_may_ask_for_multirun(project):

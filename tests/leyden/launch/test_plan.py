@@ -1,10 +1,13 @@
 """What a command line comes to, before anything is trained."""
 
 import os
+import re
+import shlex
 import socket
 
 import pytest
 
+from leyden import UserError
 from leyden.launch.plan import plan
 from leyden.run.run import Busy, Run, Status, process_start_time
 
@@ -18,3 +21,20 @@ def test_a_run_that_is_alive_is_said_to_be_so_before_its_config_is_there(tmp_pat
     with pytest.raises(Busy, match=rf"is being run by another process \(process {os.getpid()} on"):
         plan([*typed, f"log_dir='{tmp_path}'"], "train")
     assert [file.name for file in run.directory.iterdir()] == ["run.json"]
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "words"),
+    [
+        (["seed=1"], ["seed=2"], "(only now: seed=2; only then: seed=1)"),
+        (["seed=1"], ["seed=1", "note=b"], "(only now: note=b)"),
+        (["seed=1", "note='a b'"], ["seed=1"], "(only then: note='a b')"),
+    ],
+)
+def test_only_what_differs_is_named_of_other_overrides(tmp_path, then, now, words):
+    run, where = Run(tmp_path / "train" / "a"), ["name=a", f"log_dir='{tmp_path}'"]
+    run.checkpoints.mkdir(parents=True)
+    run.last.touch()
+    run.update(status=Status.STOPPED, command=shlex.join(["python", "src/train.py", *then, *where]))
+    with pytest.raises(UserError, match=re.escape(f"was started with other overrides {words}; type another name")):
+        plan([*now, *where], "train")

@@ -17,6 +17,18 @@ def test_a_key_that_no_constructor_takes(train):
         train("+optimizer.nonsense=1")
 
 
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("+callbacks.mine.patience=3", "`callbacks.mine` must be a Callback; got `builtins.dict`"),
+        ("+callbacks.mine=3", "callbacks.mine cannot be built"),
+    ],
+)
+def test_a_callback_without_a_target(train, key, said):
+    with pytest.raises(UserError, match=said):
+        train(key)
+
+
 def test_half_precision_on_a_cpu_is_said_and_stored(train):
     run = train("trainer.precision=16-mixed", "trainer.max_epochs=1")
     assert Run(run).record["precision"] == "bf16-mixed"
@@ -108,6 +120,15 @@ def test_what_a_constructor_does_not_take_is_a_sentence(script, tmp_path, typed,
     (tmp_path / "conf" / "experiment").mkdir(parents=True)
     in_base_60 = "# @package _global_\ntrainer:\n  max_time: 12:00:00:00\n"
     (tmp_path / "conf" / "experiment" / "sexagesimal.yaml").write_text(in_base_60)
-    line = [*SMALL, "debug=fast", "threads=1", "logger=[]", "name=a", f"log_dir='{tmp_path}'"]
+    model = [] if typed.startswith("task.model=") else ["model=mlp"]  # a model that nobody names is refused
+    line = [
+        *(key for key in SMALL if key != "model=mlp"),
+        *model,
+        "debug=fast",
+        "threads=1",
+        "logger=[]",
+        "name=a",
+        f"log_dir='{tmp_path}'",
+    ]
     status, _, wrong = script("train.py", "--config-dir", str(tmp_path / "conf"), *line, typed)
     assert status == 2 and len(wrong.splitlines()) == 1 and said in wrong, wrong

@@ -99,12 +99,10 @@ def test_failed_trials_are_tried_again_when_asked_for(tmp_path):
     again = started(tmp_path / "s", 3, retry=True)
     assert again.propose(3) == {1: jobs[1], 2: jobs[2]}
     end(tmp_path / "s", 1, value=0.9)
-    for _ in range(2):  # once
-        again.settle()
-    assert [trial.state.name for trial in again.trials()] == ["COMPLETE", "FAIL", "FAIL", "COMPLETE"]
-    assert again.study.best_value == 0.9 and not again.propose(1)
+    again.settle()  # a trial that failed stays failed in the study; its run has its value
+    assert [trial.state.name for trial in again.trials()] == ["COMPLETE", "FAIL", "FAIL"]
     more = started(tmp_path / "s", 4, retry=True)
-    assert list(more.propose(3)) == [2, 4]  # 3 is what came of 1
+    assert list(more.propose(3)) == [2, 3]
 
 
 TWO = """

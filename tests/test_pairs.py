@@ -61,6 +61,7 @@ def test_the_lists_are_complete():
     assert {*TRAINED, *DOWNLOADED} >= set(OPTIONS["data"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("data", "model"), PAIRS)
 def test_a_pair_trains(configure, files, data, model):
     from train import train

@@ -35,6 +35,7 @@ def test_empty_sequence_is_finite():
     assert Transformer([None, 3], 2)((torch.zeros(2, 4, 3), torch.tensor([0, 4]))).isfinite().all()
 
 
+@pytest.mark.slow
 def test_exports_with_any_batch_and_length():
     net = Transformer([None, 3], 4).eval()
     batch, time = torch.export.Dim("batch"), torch.export.Dim("time")

@@ -286,6 +286,7 @@ def test_the_second_start_looks_at_nothing_and_finds_the_same(cache, data, tmp_p
     assert sorted(path.name for path in root.iterdir()) == ["flower", "temple"], "nothing is put among the photographs"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cache", [False, True])
 def test_what_has_changed_is_noticed(cache, data, tmp_path, monkeypatch):
     root = fill(tmp_path / "root")

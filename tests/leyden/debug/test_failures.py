@@ -118,7 +118,7 @@ def test_deterministic_sets_all_that_torch_needs(train, monkeypatch):
         ),
         (
             ["scheduler=plateau", "task.monitor=val/los", "scheduler.mode=min"],
-            r"ReduceLROnPlateau conditioned on metric val/los which is not available.*val/acc",
+            r"task\.monitor=val/los is not logged; choose one of .*val/acc",
         ),
     ],
 )

@@ -15,6 +15,7 @@ def sha(run):
     return Run(run).metrics["weights_sha256"]
 
 
+@pytest.mark.slow
 def test_a_rate_is_suggested_and_the_run_stays_what_it_is(train):
     run = train(*RATE, folder="found")
     (rate,) = re.findall(r"falls fastest at (\S+) .*type optimizer.lr=\1", (run / "train.log").read_text())
@@ -24,6 +25,7 @@ def test_a_rate_is_suggested_and_the_run_stays_what_it_is(train):
     assert sha(run) == sha(train(folder="plain")) and not list(run.rglob(".lr_find*"))
 
 
+@pytest.mark.slow
 def test_the_suggestion_is_used_when_asked(train):
     run = train(*RATE, "callbacks.lr_finder.use=true", "scheduler=constant")
     (rate,) = re.findall(r"falls fastest at (\S+) .*used in place of", (run / "train.log").read_text())

@@ -38,6 +38,7 @@ def refused(train, *keys):
     return str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keys", [[], ["debug=anomaly"], ["task.compile=true"]])
 def test_a_log_of_zero_is_named_and_its_batch_kept(train, configure, plant, keys):
     plant(lambda x: torch.log(torch.relu(x)))

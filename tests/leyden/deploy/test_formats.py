@@ -22,6 +22,7 @@ def test_a_scan_has_equal_numbers(cell, options):
         assert torch.allclose(mine, other, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_model_is_copied_only_where_it_has_one():
     plain, recurrent = nn.Linear(2, 2), RNN([None, 3], 4, hidden=5)
     assert with_scans(plain) is plain

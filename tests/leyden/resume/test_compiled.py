@@ -1,6 +1,7 @@
 import itertools
 import logging
 
+import pytest
 import torch
 from torch._dynamo import config
 
@@ -36,6 +37,7 @@ def test_two_sizes_that_are_equal_at_first_stay_two():
         assert graphs([2, 3], dynamic=True) == 1
 
 
+@pytest.mark.slow
 def test_the_limit_of_recompilations_is_noted_for_one_job():
     with compiled.by_the_run_alone():
         graphs(range(2, 3 + config.recompile_limit))
@@ -59,6 +61,7 @@ def test_no_stopwatch_chooses_kernels(configure):
     assert torch._inductor.config.deterministic == before
 
 
+@pytest.mark.slow
 def test_a_run_that_meets_the_limit_is_not_exact(train, monkeypatch):
     from lab.models.mlp import MLP
 

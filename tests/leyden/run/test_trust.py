@@ -204,6 +204,7 @@ def test_text_of_the_data_is_text(tmp_path, script):
     assert script("train.py", "rerun=a", *common)[0] == 0
 
 
+@pytest.mark.slow
 def test_cells_and_columns_of_a_table_are_text(tmp_path, script):
     rows = "".join(f"{i},{'${oc.env:HOME}' if i % 2 else 'b'},{'${seed}' if i % 3 else 'x'}\n" for i in range(60))
     (tmp_path / "t.csv").write_text("${now:},${col},y\n" + rows)

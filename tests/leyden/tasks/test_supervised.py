@@ -46,6 +46,7 @@ def test_decay_is_for_matrices_and_kernels():
     assert found == {"conv.weight", "linear.weight", "rnn.weight_ih_l0", "rnn.weight_hh_l0"}
 
 
+@pytest.mark.slow
 def test_each_parameter_is_in_one_group(configure):
     from leyden.run import build
 

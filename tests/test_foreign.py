@@ -264,7 +264,7 @@ def test_names_are_free(train):
 
 
 def test_facts_are_plain(train):
-    with pytest.raises(UserError, match=r"Size.*facts\.shape"):
+    with pytest.raises(UserError, match=r"facts\.shape: .*Size"):
         train("segmentation", "data._target_=test_foreign.Sized")
 
 

@@ -25,4 +25,5 @@ def test_a_random_override(seed, script, configure, tmp_path):
     key, value = draw.choice([key for key in flat if not key.startswith(ELSEWHERE)]), draw.choice(VALUES)
     typed = draw.choice([f"~{key}", f"+{key}.more={value}", *[f"{key}={value}"] * 8])
     status, _, wrong = script("train.py", *BASE, typed, f"log_dir='{tmp_path}'")
-    assert status in (0, 2) and "Traceback" not in wrong and (wrong.count("\n") == 1) == (status == 2), (typed, wrong)
+    lines = wrong.count("\n")  # one for each mistake: a model that the typed key leaves unused is another
+    assert "Traceback" not in wrong and (status == 0 or (status == 2 and lines in (1, 2))), (typed, wrong)

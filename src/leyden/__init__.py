@@ -18,8 +18,10 @@ class Failed(UserError):
 
 def said(error: BaseException) -> str:
     """What an error says in one line, without a full stop; its name where it says nothing."""
-    text = str(error).split("\n    full_key: ")[0].replace(" is not in struct", " is missing")  # of OmegaConf
-    return " ".join(text.split()).rstrip(".") or type(error).__name__
+    text, _, tail = str(error).partition("\n    full_key: ")  # of OmegaConf
+    key, text = tail.partition("\n")[0], text.replace(" is not in struct", " is missing")
+    where = f"{key}: " if key and key not in text else ""
+    return where + " ".join(text.split()).rstrip(".") or type(error).__name__
 
 
 def require(good: bool, key: str, must: str, value: object) -> None:

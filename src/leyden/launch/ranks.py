@@ -139,8 +139,9 @@ def start(script: str, cfg: DictConfig, run_dir: Path, processes: int) -> Any:
             if rank.poll() is None:
                 rank.kill()
                 rank.wait()
+        refused = any("mistake" in rank.left() for rank in ranks)  # which its sentence says
         for rank in ranks[1:]:
-            if not rank.log.read_bytes().strip():
+            if refused or not rank.log.read_bytes().strip():
                 rank.log.unlink()
         for number, handler in before.items():
             signal.signal(number, handler or signal.SIG_DFL)

@@ -81,10 +81,12 @@ def everything(trainer: Trainer, task: LightningModule) -> Iterator[tuple[tuple[
 def holders(trainer: Trainer, task: LightningModule) -> Iterator[tuple[str, Any]]:
     """The task, modules and callbacks of the user's own, and objects of own classes that they keep, under a name."""
     queue: list[tuple[str, Any]] = [("task", task)]
-    own: list[Any] = [callback for callback in trainer.callbacks if is_users_own(callback)]
-    for n, callback in enumerate(own):
-        if not is_overridden("state_dict", callback):
-            queue.append((f"{type(callback).__name__}{n or ''}", callback))
+    count = Counter[str]()
+    for callback in trainer.callbacks:
+        if is_users_own(callback) and not is_overridden("state_dict", callback):
+            name = type(callback).__name__
+            queue.append((f"{name}{count[name] or ''}", callback))  # several of one class by their order
+            count[name] += 1
     for name, part in task.named_modules():
         if is_users_own(part) and not isinstance(part, Metric | MetricCollection):  # which have a state of their own
             queue.append((f"task.{name}", part))

@@ -50,7 +50,7 @@ def test_the_most_wrong_are_kept_the_worst_first(batch, tmp_path):
         assert torch.equal(picture, x[i]) and (true, predicted) == (y[i], outputs[i].argmax())
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_two_processes_find_what_one_finds(command, tmp_path):
     """Of the same weights: they hardly learn."""
     found = []

@@ -219,7 +219,7 @@ def test_a_run_that_cannot_be_written_is_a_sentence(cli, tmp_path):
         stopped(place / "train" / "a")
         subprocess.run(["mount", "-o", "remount,ro", place], check=True)
         status, said = cli("resume=a", logs=place)
-        assert status == 2 and "cannot be written" in said and "No space left" in said and "Traceback" not in said, said
+        assert status == 2 and "cannot be written" in said and "Traceback" not in said, said
     finally:
         subprocess.run(["umount", place])
 

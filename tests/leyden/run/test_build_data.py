@@ -83,7 +83,7 @@ def files(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["table", "image_folder", pytest.param("sequence_folder", marks=pytest.mark.stress)])
 def test_a_changed_data_set_is_refused_wherever_a_run_goes_on(kind, typed, tmp_path):
     where, run = tmp_path / "set", tmp_path / "logs" / "train" / "a"
     assert typed("train", *made(kind, where), "name=a")[0] == 0

@@ -17,8 +17,11 @@ BASE = [*SMALL, "model.hidden=[4]", "callbacks=[ema]", "logger=[]", "debug=fast"
 ELSEWHERE = ("log_dir", "data_dir", "run_dir", "trainer.devices", "trainer.num_nodes", "data.num_workers")
 
 
+MORE = [pytest.param(seed, marks=pytest.mark.stress) for seed in range(20, 200)]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", [*range(20), *MORE])
 def test_a_random_override(seed, script, configure, tmp_path):
     draw = random.Random(seed)
     flat = keys.flatten(OmegaConf.to_container(configure(*BASE), resolve=False))

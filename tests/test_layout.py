@@ -21,8 +21,8 @@ pytestmark = pytest.mark.skipif(
 
 # At most; of src/**/*.py where nothing else is said. A change may lower a number and never raises one.
 CEILINGS = {
-    "lines": 9_402,
-    "bytes": 452_712,
+    "lines": 9_400,
+    "bytes": 452_354,
     "files": 90,
     "files in one folder": 10,
     "lines in one file": 250,

@@ -28,8 +28,3 @@ def require(good: bool, key: str, must: str, value: object) -> None:
     """Raises UserError, in its standard form, where the value of a key is not good."""
     if not good:
         raise UserError(f"`{key}` must be {must}; got `{value}`.")
-
-
-def in_a_line(error: BaseException) -> str:
-    """What an error says, without line breaks and its full stop."""
-    return " ".join(str(error).split()).rstrip(".") or type(error).__name__

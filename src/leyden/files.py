@@ -54,6 +54,9 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
         beside.write_text(text + "\n", encoding="utf-8")
 
 
-def lock(path: Path, wait: bool = True) -> FileLock:
-    """A lock for `with`, which the system lets go of when the process ends; filelock.Timeout if nobody is to wait."""
-    return FileLock(path, timeout=-1 if wait else 0)
+def lock(path: Path, seconds: float = -1) -> FileLock:
+    """A lock for `with`, which the system lets go of when the process ends.
+
+    `seconds`: after which waiting for it ends in filelock.Timeout; -1: never.
+    """
+    return FileLock(path, timeout=seconds)

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from filelock import FileLock
 from torch import Tensor
 from torchvision import datasets
 
 from leyden import UserError
 from leyden.data.datamodule import DataModule
+from leyden.files import lock
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class MNIST(DataModule):
             log.info("%s is not complete in %s; downloading it.", self.title, self.data_dir)
         try:
             self.data_dir.mkdir(parents=True, exist_ok=True)
-            with FileLock(self.data_dir / f".{self.title}.lock"):  # released when its process ends
+            with lock(self.data_dir / f".{self.title}.lock"):  # released when its process ends
                 return self.reader(self.data_dir, train, download=True)
         except Exception as error:  # sockets, archives and readers have errors of many kinds
             reason = (str(error).strip() or type(error).__name__).splitlines()[-1]

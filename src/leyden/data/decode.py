@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 from torchvision.io import ImageReadMode, decode_jpeg
 
-from leyden import UserError, in_a_line
+from leyden import UserError, said
 
 ENDINGS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")  # in any case
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")  # Pillow knows some that start other programs
@@ -47,7 +47,7 @@ def reason(error: Exception) -> str:
     """Why a file was not decoded, in a few words."""
     if isinstance(error, UnidentifiedImageError):
         return "it is no picture of a kind that is known here"
-    return getattr(error, "strerror", None) or in_a_line(error)
+    return getattr(error, "strerror", None) or said(error)
 
 
 def resized(x: Tensor, size: Sequence[int] | None) -> Tensor:

@@ -15,7 +15,7 @@ import torch
 from numpy.lib.format import read_array
 from torch import Tensor
 
-from leyden import UserError, in_a_line
+from leyden import UserError, said
 from leyden.data.datamodule import SPLITS, DataModule
 from leyden.data.decode import shown
 
@@ -147,7 +147,7 @@ def load(path: Path) -> Tensor:
         else:
             values = read_array(BytesIO(raw), allow_pickle=False)
     except Exception as error:  # a damaged head of a .npy file has errors of many kinds
-        raise UserError(f"{path} cannot be read as a sequence ({in_a_line(error)}).") from error
+        raise UserError(f"{path} cannot be read as a sequence ({said(error)}).") from error
     if values.dtype.kind not in "buif" or values.ndim != 2 or values.size == 0:
         raise UserError(f"{path} holds {values.dtype} of shape {list(values.shape)}, not numbers of T x F, T > 0.")
     sequence = torch.from_numpy(values.astype(np.float64)).float()

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch._higher_order_ops.scan import scan
 
-from leyden import UserError, in_a_line
+from leyden import UserError, said
 from leyden.deploy.graph import Metadata
 
 ENDINGS = {"onnx": ".onnx", "pt2": ".pt2", "torchscript": ".pt", "state_dict": ".pth"}
@@ -64,7 +64,7 @@ def quiet_exporter(form: str) -> Iterator[None]:
     except OSError:
         raise
     except Exception as error:
-        reason = in_a_line(error.__cause__ or error)[:200]
+        reason = said(error.__cause__ or error)[:200]
         raise UserError(f"format={form} cannot follow this model ({reason}); type another format.") from error
     finally:
         logging.disable(disabled)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from leyden import UserError, in_a_line
+from leyden import UserError, said
 from leyden.data import decode, folders, table
 from leyden.data.image_folder import ImageFolder
 from leyden.deploy.graph import Metadata
@@ -92,7 +92,7 @@ def arrays(name: str, file: Path, metadata: Metadata) -> Iterator[Sample]:
     except UserError:
         raise
     except Exception as error:  # damaged heads and archives have errors of many kinds
-        raise UserError(f"{file} cannot be read as a batch ({in_a_line(error)}).") from error
+        raise UserError(f"{file} cannot be read as a batch ({said(error)}).") from error
     single = metadata.kind == "sequence" and x.ndim == 2
     x, dims = x[None] if single else x, next(iter(metadata.inputs.values()))
     fits = x.ndim == len(dims) and all(isinstance(d, str) or d == size for d, size in zip(dims, x.shape, strict=True))

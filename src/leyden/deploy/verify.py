@@ -10,7 +10,7 @@ from lightning import LightningDataModule, LightningModule
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor, nn
 
-from leyden import Failed, UserError, in_a_line
+from leyden import Failed, UserError, said
 from leyden.data.datamodule import DataModule
 from leyden.data.decode import decode, resized
 from leyden.data.image_folder import ImageFolder
@@ -104,7 +104,7 @@ def check(form: str, path: Path, graph: nn.Module, metadata: Metadata, cases: Ca
         with torch.no_grad():
             results = [run(*inputs) for inputs, _ in cases]
     except Exception as error:  # runtimes have errors of many kinds, and long ones
-        raise Failed(f"The exported file does not run ({in_a_line(error)[:300]}). Nothing was written.") from error
+        raise Failed(f"The exported file does not run ({said(error)[:300]}). Nothing was written.") from error
     batches, difference = [], torch.zeros(())
     scale = torch.tensor(metadata.target_std or 1.0, dtype=torch.float64)
     for (inputs, expected), outputs in zip(cases, results, strict=True):

@@ -12,15 +12,15 @@ from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
 from omegaconf import DictConfig, OmegaConf
 
 from leyden import UserError, require
+from leyden.files import lock
 from leyden.launch import ranks
 
 WAIT = timedelta(minutes=10)  # that the ranks wait for each other
 SHARED: list[Any] = []  # the store, which ends when rank 0 lets go of it
-HELD: list[FileLock] = []  # the lock of this process's GPU, until it ends
+HELD: list[Any] = []  # the lock of this process's GPU, until it ends
 
 
 # ranks: one of them decides, the others do as it does
@@ -136,11 +136,11 @@ def take_gpu(trainer: DictConfig) -> None:
     count = ranks.gpus(trainer.accelerator)
     names = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(count)))).split(",")
     for name in names if count > 1 else ():
-        lock = FileLock(Path(tempfile.gettempdir(), f"leyden-gpu-{name}.lock"))
+        held = lock(Path(tempfile.gettempdir(), f"leyden-gpu-{name}.lock"))
         try:
-            lock.acquire(blocking=False)
+            held.acquire(blocking=False)
         except OSError:  # another job, or another user, has it
             continue
-        HELD.append(lock)
+        HELD.append(held)
         os.environ["CUDA_VISIBLE_DEVICES"] = name
         return

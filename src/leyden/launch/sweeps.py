@@ -8,11 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
 from omegaconf import DictConfig
 
 from leyden import Failed, UserError
-from leyden.files import read_json, write_json
+from leyden.files import lock, read_json, write_json
 from leyden.launch import cluster, ranks, stored
 from leyden.launch.line import Line, name_of
 from leyden.run import configs, paths
@@ -96,7 +95,7 @@ def kept(directory: Path, line: Line) -> Iterator[None]:
 
 def note(directory: Path, fields: dict[str, Any]) -> dict[str, Any]:
     """Change fields of sweep.json; returns what it was."""
-    with FileLock(directory / ".lock"):
+    with lock(directory / ".lock"):
         before = read_json(directory / "sweep.json")
         write_json(directory / "sweep.json", {"id": directory.name, "started": now()} | before | fields)
         return before
@@ -105,7 +104,7 @@ def note(directory: Path, fields: dict[str, Any]) -> dict[str, Any]:
 def numbered(directory: Path, jobs: list[list[str]]) -> list[int]:
     """The number of each job: that of an earlier start if it is the same, else a new one."""
     mine = [sorted(key for key in job if name_of(key) not in ELSEWHERE and key[:6] != "hydra.") for job in jobs]
-    with FileLock(directory / ".lock"):
+    with lock(directory / ".lock"):
         said = read_json(directory / "sweep.json")
         known = said.get("jobs", [])
         for job in mine:

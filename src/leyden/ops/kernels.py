@@ -12,7 +12,8 @@ import tempfile
 from pathlib import Path
 
 import torch
-from filelock import FileLock
+
+from leyden.files import lock
 
 # In a process of its own, whose noise stays off the screen, and which finds out whether the library loads.
 BUILD = "import json, sys; from torch.utils import cpp_extension; cpp_extension.load(**json.loads(sys.argv[1]))"
@@ -52,7 +53,7 @@ def build(name: str, folder: Path) -> Path:
     if library.exists():
         return library
     home.mkdir(parents=True, exist_ok=True)
-    with FileLock(library.with_suffix(".lock"), timeout=600), tempfile.TemporaryDirectory(dir=home) as work:
+    with lock(library.with_suffix(".lock"), seconds=600), tempfile.TemporaryDirectory(dir=home) as work:
         if not library.exists():
             log.info("building the kernel of %s, once for this machine", name)
             options = {"name": name, "sources": list(map(str, files)), "build_directory": work, "extra_cflags": flags()}

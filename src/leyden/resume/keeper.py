@@ -106,7 +106,7 @@ class Keeper(Callback):
             self.consider(trainer)
 
     def consider(self, trainer: Trainer) -> None:
-        """Keep the weights when their monitored value is the best so far, the later of equals; NaN never is."""
+        """Save the weights when the monitored value is the best so far; of equal values the later one is, NaN never."""
         values = logged(trainer)  # the same on all ranks, which save together
         self.guard.consider_pruning(trainer, values.get(self.objective))
         value = values.get(self.monitor, math.nan)

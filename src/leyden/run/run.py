@@ -87,9 +87,7 @@ class Run:
 
     def start(self, **fields: Any) -> None:
         """Note that this process runs it."""
-        pid = os.getpid()
-        process = {"host": socket.gethostname(), "pid": pid, "pid_born": process_start_time(pid), "heartbeat": now()}
-        self.update(status=Status.RUNNING, reason=None, ended=None, slurm=slurm_job(), **process, **fields)
+        self.update(status=Status.RUNNING, reason=None, ended=None, slurm=slurm_job(), **this_process(), **fields)
 
     def end(self, status: Status, reason: str | None = None) -> None:
         self.update(status=status, reason=reason, ended=now())
@@ -119,7 +117,7 @@ class Run:
         self.check_free()
         with ExitStack() as held:
             try:
-                held.enter_context(lock(self.directory / ".lock", wait=False))
+                held.enter_context(lock(self.directory / ".lock", seconds=0))
             except Timeout as error:
                 raise self.busy from error
             yield
@@ -165,6 +163,12 @@ def slurm_job() -> dict[str, Any] | None:
     """The job of SLURM that this process is in, and how often it was requeued; None outside of one."""
     job = os.environ.get("SLURM_JOB_ID")
     return {"job": job, "restarts": int(os.environ.get("SLURM_RESTART_COUNT") or 0)} if job else None
+
+
+def this_process() -> dict[str, Any]:
+    """What tells `alive` which process this is."""
+    pid = os.getpid()
+    return {"host": socket.gethostname(), "pid": pid, "pid_born": process_start_time(pid), "heartbeat": now()}
 
 
 def process_start_time(pid: int | None) -> str | None:

@@ -65,11 +65,11 @@ def judge(directory: Path, checked: Callable[[Any], Any]) -> Callable[[float, in
 
     `checked` is asked for the pruner, which is read from a file.
     """
-    said = read_json(directory.parent / "study.json")
-    if not said or not directory.name.isdecimal():
+    noted = read_json(directory.parent / "study.json")
+    if not noted or not directory.name.isdecimal():
         return None
-    number, storage = int(directory.name), store(directory.parent, said["storage"])
-    study = optuna().load_study(study_name=said["name"], storage=storage, pruner=build(checked(said["pruner"])))
+    number, storage = int(directory.name), store(directory.parent, noted["storage"])
+    study = optuna().load_study(study_name=noted["name"], storage=storage, pruner=build(checked(noted["pruner"])))
 
     def hopeless(value: float, epochs: int) -> bool:
         known = study.get_trials(deepcopy=False)[number]

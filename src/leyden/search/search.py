@@ -1,20 +1,17 @@
 """A search with Optuna: what it proposes, and what it is told; several processes may share it."""
 
 import math
-import os
-import socket
 import tempfile
 import zlib
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
 from hydra.core.override_parser.types import Override
 
-from leyden import UserError
-from leyden.files import read_json, write_json
+from leyden import UserError, said
+from leyden.files import lock, read_json, write_json
 from leyden.run import paths
-from leyden.run.run import Run, Status, alive, now, process_start_time
+from leyden.run.run import Run, Status, alive, this_process
 from leyden.run.study import build, live, optuna, repair_journal, store
 
 
@@ -71,7 +68,7 @@ class Search:
             url = f"sqlite:///{paths.in_project(url.removeprefix('sqlite:///'))}"
         build(pruner)  # before a trial needs it
         shared = f"leyden-{zlib.crc32(f'{url} {name}'.encode()):x}.lock"
-        self.lock = FileLock(Path(tempfile.gettempdir(), shared) if url else directory / ".lock")
+        self.lock = lock(Path(tempfile.gettempdir(), shared) if url else directory / ".lock")
         with self.lock:  # one makes the tables
             if url is None:
                 repair_journal(directory / "study.log")
@@ -128,17 +125,16 @@ class Search:
         try:
             trial = self.study.ask(self.spaces)
         except (ValueError, ImportError) as error:
-            raise UserError(f"{node['_target_']}: {' '.join(str(error).split()).rstrip('.')}.") from error
+            raise UserError(f"{node['_target_']}: {said(error)}.") from error
         trial.set_user_attr("sweep", self.sweep)
         trial.set_user_attr("overrides", [f"{key}={value}" for key, value in trial.params.items()])
         return trial.number
 
     def claim(self, number: int) -> list[str]:
         """Note which process runs a trial; returns its overrides."""
-        known, pid = self.trials()[number], os.getpid()
-        who = {"host": socket.gethostname(), "pid": pid, "pid_born": process_start_time(pid), "heartbeat": now()}
+        known = self.trials()[number]
         if not known.state.is_finished():  # no other try of a failed one
-            live(self.study, self.storage, number).set_user_attr("by", {"status": Status.RUNNING, **who})
+            live(self.study, self.storage, number).set_user_attr("by", {"status": Status.RUNNING, **this_process()})
         return known.user_attrs["overrides"]
 
     def settle(self) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
+from test_failures import Function
 
 from lab.models.mlp import MLP
 from lab.tasks.classification import Classification
@@ -15,15 +15,6 @@ from leyden.resume.stopping import Guard
 from leyden.run.run import Run
 
 ON = "callbacks=[finite]"
-
-
-class Function(nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x)
 
 
 @pytest.fixture

@@ -4,19 +4,23 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
+from functools import cache
 from typing import Any
 
 import torch
 from lightning import LightningModule, Trainer
 from lightning.fabric.utilities.data import _reinstantiate_wrapped_cls
-from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.callbacks import Callback, Checkpoint
 from lightning.pytorch.loops.evaluation_loop import _EvaluationLoop
+from lightning.pytorch.profilers import PassThroughProfiler
 from lightning.pytorch.trainer.connectors.data_connector import _DataConnector
 from lightning.pytorch.trainer.connectors.logger_connector import _LoggerConnector
 from lightning.pytorch.trainer.connectors.logger_connector.result import _Metadata, _ResultMetric, _Sync
 from lightning.pytorch.trainer.states import RunningStage
 from lightning.pytorch.utilities.data import _get_dataloader_init_args_and_kwargs
 from lightning.pytorch.utilities.exceptions import MisconfigurationException, _TunerExitException
+from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 
 from leyden import UserError
@@ -24,6 +28,9 @@ from leyden import UserError
 EndFit = _TunerExitException  # raised in a hook, it ends a fit as its end does
 AT_VALIDATIONS = 2**63 - 1  # frequency of a schedule that the keeper steps, and Lightning in its own time never
 LOGGED_AS = [field.name for field in dataclasses.fields(_Metadata) if field.name not in ("reduce_fx", "_sync")]
+STEP_HOOKS = ["on_train_batch_start", "on_train_batch_end", "on_before_zero_grad", "on_before_backward"]
+STEP_HOOKS += ["on_after_backward", "on_before_optimizer_step"]
+EVALUATION_HOOKS = [f"on_{stage}_batch_{end}" for stage in ("validation", "test") for end in ("start", "end")]
 
 
 def gather(trainer: Trainer, mine: Any) -> list[Any]:
@@ -125,7 +132,30 @@ def evaluated(loop: Any) -> int:
     return int(sum(sizes)) or 1
 
 
-class RankLogger(_LoggerConnector):
+class StepLogger(_LoggerConnector):
+    """Asks once in a batch, not up to eight times, which loop runs and what it has logged."""
+
+    def on_batch_start(self, batch: Any, dataloader_idx: int | None = None) -> None:
+        self._first_loop_iter = self._first_loop_iter is None
+        self.results: Any = self.trainer._results
+        self.results.batch, self.results.batch_size, self.results.dataloader_idx = batch, None, dataloader_idx
+
+    def on_batch_end(self) -> None:
+        self.seen = self.results.metrics(on_step=True)
+        self._progress_bar_metrics.update(self.seen["pbar"])
+        self._callback_metrics.update(self.seen["callback"])
+        self._logged_metrics.update(self.seen["log"])
+        self.results.batch = self.results.batch_size = None
+
+    def update_train_step_metrics(self) -> None:
+        if self.seen["log"]:
+            super().update_train_step_metrics()
+
+    def update_eval_step_metrics(self, step: int) -> None:
+        self.log_metrics(self.seen["log"], step=step)
+
+
+class RankLogger(StepLogger):
     """Joins what the ranks have logged before anybody reads it: at the end of a loader, and of an epoch's hooks.
 
     Lightning has the values of rank 0, unless `sync_dist=True`, and averages then with rounded numbers of samples.
@@ -234,6 +264,7 @@ def time_fetches(trainer: Trainer, add: Callable[[float], None]) -> None:
 def join_ranks(trainer: Trainer, share: Callable[..., Any]) -> None:
     """Let the ranks log, decide and read together, where there are several; `share` deals a sampler's order."""
     if trainer.world_size == 1:
+        trainer._logger_connector = StepLogger(trainer)
         return
     trainer._logger_connector, trainer._data_connector = RankLogger(trainer), RankLoader(trainer, share)
     trainer.callbacks.insert(1, JoinBeforeWatchers())  # after the keeper, which is always the first
@@ -245,3 +276,32 @@ def join_ranks(trainer: Trainer, share: Callable[..., Any]) -> None:
         return trainer.strategy.broadcast(due) if trainer._val_check_time_interval is not None else due
 
     loop._should_check_val_fx = agreed
+
+
+# what a step costs besides its computation
+
+
+class NoProfiler(PassThroughProfiler):
+    """Measures nothing, some 30 times in a step, without a generator for each."""
+
+    nothing = nullcontext()
+
+    def profile(self, action_name: str) -> Any:
+        return self.nothing
+
+
+def shorten_steps(trainer: Trainer, task: LightningModule) -> None:
+    """Let Lightning pass over the hooks that nobody has overridden, and look only once at what does not change."""
+    for each in (*trainer.callbacks, task):
+        base: Any = LightningModule if each is task else Callback
+        names = STEP_HOOKS if each is task else STEP_HOOKS + EVALUATION_HOOKS  # whose arguments Lightning looks at
+        same = [name for name in names if getattr(type(each), name) is getattr(base, name)]
+        vars(each).update({name: None for name in same if name not in vars(each)})
+    selector: Any = trainer._data_connector._datahook_selector
+    selector.get_instance = cache(selector.get_instance)
+    training: Any = trainer.fit_loop.epoch_loop
+    evaluation: Any = training.val_loop
+    if is_param_in_hook_signature(task.training_step, "batch_idx", min_args=2):
+        training._build_kwargs = lambda kwargs, batch, batch_idx: {"batch": batch, "batch_idx": batch_idx}
+    if is_param_in_hook_signature(task.validation_step, "batch_idx", min_args=2):
+        evaluation._build_step_args_from_hook_kwargs = lambda kwargs, name: tuple(kwargs.values())

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from leyden import UserError, require
-from leyden.lightning_internals import AT_VALIDATIONS, logged
+from leyden.lightning_internals import AT_VALIDATIONS, logged, shorten_steps
 from leyden.resume import exact, snapshot
 from leyden.resume.attributes import Attributes
 from leyden.resume.stopping import Guard, Stop
@@ -205,6 +205,7 @@ class Keeper(Callback):
         self.inexact = snapshot.compare(self.fixed, entry, self.exact) if entry else []
 
     def on_fit_start(self, trainer: Trainer, task: LightningModule) -> None:
+        shorten_steps(trainer, task)
         self.attributes.begin(trainer, task)
 
     def on_train_start(self, trainer: Trainer, task: LightningModule) -> None:

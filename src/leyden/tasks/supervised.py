@@ -15,6 +15,8 @@ from torchmetrics import MetricCollection
 from leyden import UserError, require
 from leyden.tasks.optimizers import configure_optimizers, decayed
 
+AT_ONCE = 2**14  # outputs of several batches that the metrics see at once
+
 
 class Supervised(LightningModule):
     """Learns y from x; a child names its metrics and says what it counts in training.
@@ -47,11 +49,20 @@ class Supervised(LightningModule):
         self.l1, self.gradient_penalty = float(l1), float(gradient_penalty)
         for split in ("val", "test"):
             setattr(self, f"{split}_metrics", metrics.clone(prefix=f"{split}/"))
+        once = () if set(self.counted) <= set(metrics) else self.counted  # in evaluation the metrics count
+        self.names = {"train": self.counted, "val": once, "test": once}  # of what is counted
         self.sums: dict[str, list[Any]] = {}  # of the running epoch of each split
+        self.kept: list[tuple[Tensor, Tensor]] = []  # outputs and y of batches that the metrics have not seen yet
         self.samples = 0  # of the last evaluation
         self.compiles = compile
         if compile and gradient_penalty:
             raise UserError("torch.compile has no second gradients; set task.compile=false or task.gradient_penalty=0.")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "_current_fx_name":  # which Lightning writes forty times in a step
+            self.__dict__[name] = value
+        else:
+            super().__setattr__(name, value)
 
     def forward(self, x: Any) -> Tensor:
         x = self.preprocess(x)
@@ -100,8 +111,12 @@ class Supervised(LightningModule):
 
     def add(self, split: str, loss: Tensor, outputs: Tensor, y: Tensor) -> None:
         """Sum up on the device: to read a number at each step would make the host wait for it."""
-        parts = [loss.detach().float() * len(y), *self.count(outputs.detach(), y), len(y)]
-        self.sums[split] = [old + new for old, new in zip(self.sums.get(split, [0] * len(parts)), parts, strict=True)]
+        parts = [loss.detach().float() * len(y), *(self.count(outputs.detach(), y) if self.names[split] else [])]
+        if split not in self.sums:
+            self.sums[split] = [*map(torch.zeros_like, parts), 0]
+        for total, part in zip(self.sums[split], parts, strict=False):
+            total.add_(part)
+        self.sums[split][-1] += len(y)
 
     def count(self, outputs: Tensor, y: Tensor) -> list[Tensor]:
         """Sums over the batch for each name in `counted`."""
@@ -110,8 +125,18 @@ class Supervised(LightningModule):
     def evaluate(self, batch: Any, split: str) -> Tensor:
         loss, outputs, y = self.step(batch)
         self.add(split, loss, outputs, y)
-        getattr(self, f"{split}_metrics").update(outputs, y)
+        if self.kept and outputs.shape[1:] != self.kept[0][0].shape[1:]:
+            self.update_metrics(split)
+        self.kept.append((outputs, y))
+        if outputs.numel() * len(self.kept) > AT_ONCE:
+            self.update_metrics(split)
         return outputs
+
+    def update_metrics(self, split: str) -> None:
+        """Of the batches since the last time at once, as torchmetrics takes as long for one."""
+        outputs, y = zip(*self.kept, strict=True)
+        getattr(self, f"{split}_metrics").update(torch.cat(outputs), torch.cat(y))
+        self.kept = []
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         self.evaluate(batch, "val")
@@ -123,7 +148,7 @@ class Supervised(LightningModule):
 
     def totals(self, split: str) -> tuple[dict[str, Tensor], int]:
         """Means over the epoch of the loss and of what is counted, and the number of samples."""
-        names = [f"{split}/{name}" for name in ("loss", *self.counted)]
+        names = [f"{split}/{name}" for name in ("loss", *self.names[split])]
         sums = self.sums.pop(split, [0] * (len(names) + 1))
         joint = torch.stack([torch.as_tensor(part, dtype=torch.float32, device=self.device) for part in sums])
         *means, samples = self.trainer.strategy.reduce(joint, reduce_op="sum")
@@ -131,6 +156,8 @@ class Supervised(LightningModule):
 
     def conclude(self, split: str) -> None:
         metrics = getattr(self, f"{split}_metrics")
+        if self.kept:
+            self.update_metrics(split)
         means, self.samples = self.totals(split)
         self.log_dict(means | metrics.compute())
         metrics.reset()

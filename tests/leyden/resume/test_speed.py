@@ -1,11 +1,14 @@
 import csv
 import re
+import sys
 import time
 
 import pytest
+from lightning.pytorch.callbacks import Callback
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from leyden.data.samples import Samples
+from leyden.run import build
 
 NAMES = {"time/step_seconds", "time/waiting", "time/samples_per_second"}
 
@@ -60,3 +63,34 @@ def test_a_validation_is_no_step(train, monkeypatch):
     monkeypatch.setattr(Classification, "validation_step", slow_step)
     run = train("trainer.val_check_interval=2", "trainer.num_sanity_val_steps=0")
     assert all(float(row["time/step_seconds"]) < 0.1 for row in rows(run))
+
+
+class Counter(Callback):
+    """Counts the calls of Python functions of Lightning in a step of training and in one of validation."""
+
+    def __init__(self):
+        self.calls = {}
+
+    def count(self, stage, trainer, batch_idx):
+        if batch_idx == 2:
+            self.now = 0
+            sys.setprofile(lambda frame, event, _: self.note(frame) if event == "call" else None)
+        elif batch_idx == 3:
+            sys.setprofile(None)
+            self.calls[stage] = self.now
+
+    def note(self, frame):
+        self.now += "lightning" in frame.f_code.co_filename
+
+    def on_train_batch_end(self, trainer, task, outputs, batch, batch_idx):
+        self.count("train", trainer, batch_idx)
+
+    def on_validation_batch_end(self, trainer, task, outputs, batch, batch_idx):
+        self.count("val", trainer, batch_idx)
+
+
+def test_a_step_goes_through_few_functions_of_lightning(train, monkeypatch):
+    counter, watchers = Counter(), build.watchers
+    monkeypatch.setattr(build, "watchers", lambda cfg: [*watchers(cfg)[:1], counter, *watchers(cfg)[1:]])
+    train("trainer.num_sanity_val_steps=0", "data.batch_size=4")
+    assert counter.calls["train"] < 500 and counter.calls["val"] < 200

@@ -1,11 +1,8 @@
 """The private state of Lightning that we use: what a task logs, and what each rank reads and decides."""
 
-import dataclasses
-import math
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import cache
 from typing import Any
 
 import torch
@@ -27,10 +24,9 @@ from leyden import UserError
 
 EndFit = _TunerExitException  # raised in a hook, it ends a fit as its end does
 AT_VALIDATIONS = 2**63 - 1  # frequency of a schedule that the keeper steps, and Lightning in its own time never
-LOGGED_AS = [field.name for field in dataclasses.fields(_Metadata) if field.name not in ("reduce_fx", "_sync")]
-STEP_HOOKS = ["on_train_batch_start", "on_train_batch_end", "on_before_zero_grad", "on_before_backward"]
-STEP_HOOKS += ["on_after_backward", "on_before_optimizer_step"]
-EVALUATION_HOOKS = [f"on_{stage}_batch_{end}" for stage in ("validation", "test") for end in ("start", "end")]
+LOGGED_AS = [name for name in _Metadata.__match_args__ if name not in ("reduce_fx", "_sync")]
+NOTHING = nullcontext()
+STEP_HOOKS = [name for name in dir(Callback) if "_batch_" in name or "_before_" in name or "backward" in name]
 
 
 def gather(trainer: Trainer, mine: Any) -> list[Any]:
@@ -41,15 +37,10 @@ def gather(trainer: Trainer, mine: Any) -> list[Any]:
     return all_ranks
 
 
-# the values that a task logs
-
-
 def logged(trainer: Trainer) -> dict[str, float]:
     """The last values of all names, the same on all ranks: a mean where they differ."""
-    values: dict[str, list[float]] = {}
-    for rank in gather(trainer, {name: float(value) for name, value in trainer.callback_metrics.items()}):
-        for name, value in rank.items():
-            values.setdefault(name, []).append(value)
+    ranks = gather(trainer, {name: float(value) for name, value in trainer.callback_metrics.items()})
+    values = {name: [rank[name] for rank in ranks if name in rank] for rank in ranks for name in rank}
     return {name: each[0] if len(set(each)) == 1 else sum(each) / len(each) for name, each in values.items()}
 
 
@@ -94,20 +85,18 @@ def restore_running_values(trainer: Trainer, task: LightningModule, values: dict
         item = rebuild(trainer, described)
         vars(item).update(described["state"] or {"value": task.get_submodule(described["meta"]["metric_attribute"])})
         item._update_count = 1
-        if item.is_tensor and not item.meta.on_epoch:
-            item._forward_cache = item.value
+        item._forward_cache = item.value if item.is_tensor and not item.meta.on_epoch else None
         trainer.fit_loop.epoch_loop._results[key] = item
 
 
 def share_of(item: _ResultMetric, samples: int) -> tuple[float, float, str]:
     """Of this rank: a value (times its weight, where it is a mean), its weight, and how it is joined with others."""
-    value, weight, reduction = float(item.value), 1.0, item.meta.reduce_fx.__name__
+    value, reduction = float(item.value), item.meta.reduce_fx.__name__
     if not item.meta.on_epoch:  # the value of the last step, which `sync_dist` has joined already
         return value, float(item._forward_cache is not None), "mean" if item.meta.sync.should else reduction
-    if reduction == "mean":
-        weight = float(item.cumulated_batch_size)
-        if weight == 1 and item.meta.fx.endswith("_epoch_end"):  # a mean over all that this rank has evaluated
-            value, weight = value * samples, float(samples)
+    weight = float(item.cumulated_batch_size) if reduction == "mean" else 0.0
+    if weight == 1 and item.meta.fx.endswith("_epoch_end"):  # a mean over all that this rank has evaluated
+        return value * samples, float(samples), reduction
     return value, weight, reduction
 
 
@@ -115,25 +104,21 @@ def joint(shares: list[tuple[float, float, str]]) -> float:
     """The value that one process would have logged, from the shares of the ranks that logged it."""
     values = torch.tensor([value for value, _, _ in shares], dtype=torch.float64)
     if (reduction := shares[0][2]) == "mean":
-        return float(values.sum()) / (sum(weight for _, weight, _ in shares) or math.nan)
+        return float(values.sum()) / (sum(weight for _, weight, _ in shares) or float("nan"))
     return float(getattr(torch, reduction)(values))
 
 
 def evaluated(loop: Any) -> int:
     """Samples of this rank in an evaluation, the weight of what its end logs; 1 where the loaders do not say."""
-    if not isinstance(loop, _EvaluationLoop):
-        return 1
-    loaders = zip(loop._combined_loader.flattened, loop.max_batches, strict=True)  # type: ignore[union-attr]
-    sizes = [
-        min(len(loader.sampler), batches * loader.batch_size)
-        for loader, batches in loaders
-        if isinstance(getattr(loader, "sampler", None), DistributedSampler) and loader.batch_size
-    ]
-    return int(sum(sizes)) or 1
+    samples = 0
+    for loader, batches in zip(loop._combined_loader.flattened, loop.max_batches, strict=True):
+        if isinstance(getattr(loader, "sampler", None), DistributedSampler) and loader.batch_size:
+            samples += min(len(loader.sampler), batches * loader.batch_size)
+    return samples or 1
 
 
 class StepLogger(_LoggerConnector):
-    """Asks once in a batch, not up to eight times, which loop runs and what it has logged."""
+    """Asks once in a batch, not up to eight times, what has been logged."""
 
     def on_batch_start(self, batch: Any, dataloader_idx: int | None = None) -> None:
         self._first_loop_iter = self._first_loop_iter is None
@@ -147,20 +132,12 @@ class StepLogger(_LoggerConnector):
         self._logged_metrics.update(self.seen["log"])
         self.results.batch = self.results.batch_size = None
 
-    def update_train_step_metrics(self) -> None:
-        if self.seen["log"]:
-            super().update_train_step_metrics()
-
     def update_eval_step_metrics(self, step: int) -> None:
         self.log_metrics(self.seen["log"], step=step)
 
 
 class RankLogger(StepLogger):
-    """Joins what the ranks have logged before anybody reads it: at the end of a loader, and of an epoch's hooks.
-
-    Lightning has the values of rank 0, unless `sync_dist=True`, and averages then with rounded numbers of samples.
-    torchmetrics objects join their own state, and what is logged with rank_zero_only=True or a group stays as it is.
-    """
+    """Joins what the ranks log before anybody reads it: Lightning has rank 0's values, or means of rounded weights."""
 
     def epoch_end_reached(self) -> None:
         super().epoch_end_reached()
@@ -173,7 +150,7 @@ class RankLogger(StepLogger):
     def join(self) -> None:
         """Raises UserError if the ranks have come to different loaders, so that they would wait for each other."""
         loop: Any = self.trainer._active_loop
-        results, samples = loop._results, evaluated(loop)
+        results, samples = loop._results, evaluated(loop) if isinstance(loop, _EvaluationLoop) else 1
         mine = {
             key: (describe(item) | {"state": {}}, share_of(item, samples))
             for key, item in results.items()
@@ -195,24 +172,14 @@ class RankLogger(StepLogger):
 
 
 class JoinBeforeWatchers(Checkpoint):
-    """Joins what the task logs in `on_train_epoch_end`, before early stopping and the like read it.
-
-    Lightning calls a Checkpoint after the task's own hook.
-    """
+    """Joins what the task logs at an epoch's end before early stopping reads it; a Checkpoint comes after the task."""
 
     def on_train_epoch_end(self, trainer: Trainer, task: LightningModule) -> None:
         trainer._logger_connector.join()  # type: ignore[attr-defined]
 
 
-# what each rank reads
-
-
 class RankLoader(_DataConnector):
-    """Deals the samples of a user's own loaders to the ranks, in the order and the batches that they ask for.
-
-    Lightning evaluates some samples twice, shuffles what is to be read in order, takes batches of one where a
-    `BatchSampler` of torch is given, and leaves out the sampler in it.
-    """
+    """Deals the samples of a user's own loaders to the ranks, each once, in the order and batches they ask for."""
 
     def __init__(self, trainer: Trainer, share: Callable[..., Any]):
         super().__init__(trainer)
@@ -246,19 +213,11 @@ def fetcher(trainer: Trainer) -> Any:
 
 
 def time_fetches(trainer: Trainer, add: Callable[[float], None]) -> None:
-    """Add up the seconds in which a batch of training is taken out of its loader, as Lightning's profiler does."""
+    """Add up the seconds in which a batch of training is taken out of its loader."""
     loop: Any = trainer.fit_loop.epoch_loop
-    before, after = loop._on_before_fetch, loop._on_after_fetch
-
-    def start() -> None:
-        before()
-        add(-time.perf_counter())
-
-    def stop() -> None:
-        add(time.perf_counter())
-        after()
-
-    loop._on_before_fetch, loop._on_after_fetch = start, stop
+    before, after = loop._on_before_fetch, loop._on_after_fetch  # for the profiler
+    loop._on_before_fetch = lambda: (before(), add(-time.perf_counter()))
+    loop._on_after_fetch = lambda: (add(time.perf_counter()), after())
 
 
 def join_ranks(trainer: Trainer, share: Callable[..., Any]) -> None:
@@ -270,38 +229,22 @@ def join_ranks(trainer: Trainer, share: Callable[..., Any]) -> None:
     trainer.callbacks.insert(1, JoinBeforeWatchers())  # after the keeper, which is always the first
     loop: Any = trainer.fit_loop.epoch_loop
     is_due = loop._should_check_val_fx
-
-    def agreed(fetcher: Any) -> bool:
-        due = is_due(fetcher)  # by the clock of this rank, if val_check_interval is a time
-        return trainer.strategy.broadcast(due) if trainer._val_check_time_interval is not None else due
-
-    loop._should_check_val_fx = agreed
-
-
-# what a step costs besides its computation
-
-
-class NoProfiler(PassThroughProfiler):
-    """Measures nothing, some 30 times in a step, without a generator for each."""
-
-    nothing = nullcontext()
-
-    def profile(self, action_name: str) -> Any:
-        return self.nothing
+    if trainer._val_check_time_interval is not None:  # which each rank measures by its own clock
+        loop._should_check_val_fx = lambda fetcher: trainer.strategy.broadcast(is_due(fetcher))
 
 
 def shorten_steps(trainer: Trainer, task: LightningModule) -> None:
     """Let Lightning pass over the hooks that nobody has overridden, and look only once at what does not change."""
     for each in (*trainer.callbacks, task):
         base: Any = LightningModule if each is task else Callback
-        names = STEP_HOOKS if each is task else STEP_HOOKS + EVALUATION_HOOKS  # whose arguments Lightning looks at
-        same = [name for name in names if getattr(type(each), name) is getattr(base, name)]
-        vars(each).update({name: None for name in same if name not in vars(each)})
-    selector: Any = trainer._data_connector._datahook_selector
-    selector.get_instance = cache(selector.get_instance)
+        for name in STEP_HOOKS:
+            unused = name not in vars(each) and getattr(type(each), name) is getattr(base, name)
+            if unused and (each is not task or "train" in name or "_batch_" not in name):  # the rest is looked at
+                vars(each)[name] = None
+    if type(trainer.profiler) is PassThroughProfiler:  # which makes a generator thirty times in a step
+        vars(trainer.profiler)["profile"] = lambda name: NOTHING
     training: Any = trainer.fit_loop.epoch_loop
-    evaluation: Any = training.val_loop
     if is_param_in_hook_signature(task.training_step, "batch_idx", min_args=2):
-        training._build_kwargs = lambda kwargs, batch, batch_idx: {"batch": batch, "batch_idx": batch_idx}
+        training._build_kwargs = lambda _, batch, batch_idx: {"batch": batch, "batch_idx": batch_idx}
     if is_param_in_hook_signature(task.validation_step, "batch_idx", min_args=2):
-        evaluation._build_step_args_from_hook_kwargs = lambda kwargs, name: tuple(kwargs.values())
+        training.val_loop._build_step_args_from_hook_kwargs = lambda keywords, _: tuple(keywords.values())

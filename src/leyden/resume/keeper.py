@@ -90,7 +90,7 @@ class Keeper(Callback):
             self.check_names(trainer)
             if not self.monitor.startswith("train/"):
                 self.consider(trainer)
-            for plateau in self.plateaus(trainer):  # what is saved is of before: a run that goes on does this again
+            for plateau in [] if self.ended(trainer) else self.plateaus(trainer):  # a run that goes on does this again
                 task.lr_scheduler_step(plateau.scheduler, logged(trainer)[plateau.monitor])
 
     def plateaus(self, trainer: Trainer) -> list[LRSchedulerConfig]:

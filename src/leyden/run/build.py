@@ -25,7 +25,6 @@ from leyden import UserError, lightning_internals, require, said
 from leyden.data.datamodule import DataModule
 from leyden.debug import failures
 from leyden.debug.mistakes import Mistakes
-from leyden.lightning_internals import NoProfiler
 from leyden.resume import checkpoints, exact
 from leyden.resume.checkpoints import AtomicIO
 from leyden.resume.keeper import Keeper
@@ -213,9 +212,7 @@ def trainer(cfg: DictConfig, callbacks: list[Callback]) -> Trainer:
         **ours,
         callbacks=callbacks + [RichProgressBar(refresh_rate=20)] * bar,
         logger=group(cfg, "logger", Logger),
-        profiler=make(cfg, "profiler", cfg.profiler, Profiler)
-        if cfg.get("profiler")
-        else lightning_internals.NoProfiler(),
+        profiler=make(cfg, "profiler", cfg.profiler, Profiler) if cfg.get("profiler") else None,
         plugins=[AtomicIO(Run(cfg.run_dir).update)],
         default_root_dir=cfg.run_dir,
         enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),

@@ -63,6 +63,7 @@ class Keeper(Callback):
         self.restored: dict[str, Any] = {}  # the entry `leyden` of the checkpoint that the run goes on from
         self.fixed: dict[str, Any] = {}  # what the run must not change while it goes on
         self.inexact: list[str] = []  # why the numbers will not be those of an unbroken run
+        self.groups: list[Any] = []  # of the optimizers, with the rates of the checkpoint that the run goes on from
         self.before: set[str] = set()  # names of what was logged before a validation
         self.stop, self.guard, self.attributes = Stop(), Guard(judge), Attributes()
 
@@ -132,6 +133,9 @@ class Keeper(Callback):
 
     def on_train_batch_start(self, trainer: Trainer, task: LightningModule, batch: Any, batch_idx: int) -> None:
         self.attributes.restore(trainer, task)
+        for group, values in self.groups if batch_idx else []:  # else a hook may set them for the epoch that begins
+            group.update(values)
+        self.groups = []
         if batch_idx == 0:
             self.reseed(trainer)
         elif self.aligned and (self.stop.agreed(trainer) or self.due):
@@ -220,6 +224,8 @@ class Keeper(Callback):
         if self.restored:
             self.inexact += snapshot.stretched(trainer, task, self.restored)
             snapshot.restore(trainer, task, self.restored, self.attributes)
+            groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
+            self.groups = [(group, {n: v for n, v in group.items() if n != "params"}) for group in groups]
         exact.fast_forward(trainer, self.seed)
         self.reseed(trainer)
 

@@ -55,11 +55,10 @@ class Attributes:
         values: dict[str, dict[str, Any]] = {}
         lost = []
         for (place, name), value, plain in everything(trainer, task):
-            if self.before.get((place, name)) == mark(value, plain):
-                continue
-            if plain:
+            same = self.before.get((place, name)) == mark(value, plain)
+            if plain and not same:
                 values.setdefault(place, {})[name] = value
-            else:
+            elif not same:
                 what = f"{place}.{name} ({type(value).__name__})"
                 lost.append(f"{what} changes in training, and is no plain data that a checkpoint could hold")
         return values, lost
@@ -100,7 +99,6 @@ def holders(trainer: Trainer, task: LightningModule) -> Iterator[tuple[str, Any]
 
 
 def is_users_own(value: Any) -> bool:
-    """Whether an object's class is the user's own."""
     return type(value).__module__.split(".")[0] not in LIBRARIES
 
 
@@ -119,9 +117,8 @@ def mark(value: Any, plain: bool) -> tuple:
         return type(value), buffer.getvalue()
     if is_holder(value):  # whose attributes are looked at
         return (type(value),)
-    if isinstance(value, dict):
-        value = list(value.values())
-    parts = value if isinstance(value, list | tuple | set | deque) else [value]
+    parts = value.values() if isinstance(value, dict) else value
+    parts = parts if isinstance(value, dict | list | tuple | set | deque) else [value]
     return tuple((id(part), part) for part in parts)  # which are kept, or another object could get the number
 
 
@@ -157,12 +154,12 @@ def decode(value: Any, device: torch.device) -> Any:
         return value
     data = {decode(key, device): decode(child, device) for key, child in value.items()}
     match data.get(KIND):
+        case None:
+            return kind(data)
         case "tensor":
             return data["data"].to(device)
         case "deque":
             return deque(data["data"], data["maxlen"])
         case "defaultdict":
             return defaultdict(FACTORIES[data["factory"]], data["data"])
-        case "numpy":
-            return data["data"].numpy()[()]
-    return kind(data)
+    return data["data"].numpy()[()]

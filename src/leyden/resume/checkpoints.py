@@ -25,11 +25,7 @@ HYPER_PARAMETERS = {"hyper_parameters": "hparams_type", "datamodule_hyper_parame
 
 
 def read(path: Path | str) -> dict[str, Any]:
-    """The content of a checkpoint, on the CPU.
-
-    Raises:
-        UserError: the file is missing, damaged, or holds more than plain data.
-    """
+    """The content of a checkpoint, on the CPU. Raises UserError if it is missing, damaged or more than plain data."""
     content = plain(path)
     if not isinstance(content, dict) or not isinstance(content.get("state_dict"), dict):
         raise UserError(f"{path} is no checkpoint of a run: it holds no state_dict.")
@@ -57,13 +53,9 @@ def plain(path: Path | str) -> Any:
 
 def newest(folder: Path, asked: str = "") -> tuple[Path | None, dict[str, Any]]:
     """The checkpoint that a run goes on from, and its entry `leyden`: the one asked for, or the newest that is whole;
-    None and nothing where none was ever written that a run can go on from.
-
-    Raises:
-        UserError: the one asked for is damaged, or holds weights alone; there are checkpoints, but none is whole.
+    None and nothing where none was ever written. Raises UserError if there are checkpoints, but none to go on from.
     """
-    alone = asked.endswith(".ckpt")
-    faults: list[str] = []
+    alone, faults = asked.endswith(".ckpt"), list[str]()
     for path in [Path(asked)] if alone else sorted(folder.glob("*.ckpt"), key=lambda path: path.name != "last.ckpt"):
         try:
             entry = read(path).get("leyden")
@@ -78,13 +70,9 @@ def newest(folder: Path, asked: str = "") -> tuple[Path | None, dict[str, Any]]:
             return path, entry
         if alone or not entry.get("first"):
             faults.append(f"{path} holds weights alone; init_from={path} starts a new run from them.")
-    if alone:
-        raise UserError(faults[0])
     if faults:
-        raise UserError(
-            f"No run can go on from what is in {folder}; delete that folder to start again from the first step, or "
-            f"start a new run under another name. {' '.join(faults)}"
-        )
+        what = f"No run can go on from what is in {folder}; delete that folder to start again from the first step, or "
+        raise UserError(faults[0] if alone else f"{what}start a new run under another name. {' '.join(faults)}")
     log.warning("There is no checkpoint in %s yet; the run starts from its first step.", folder)
     return None, {}
 
@@ -92,10 +80,7 @@ def newest(folder: Path, asked: str = "") -> tuple[Path | None, dict[str, Any]]:
 def load(module: nn.Module, path: Path | str, strict: bool = True) -> None:
     """Put the weights of a checkpoint, or of a bare state_dict of the module or of its `model`, into a module.
 
-    With `strict=False` what does not fit stays as it is, and is listed.
-
-    Raises:
-        UserError: it cannot be read, its names and shapes are not those of the module, or none fits.
+    With `strict=False` what does not fit stays as it is, and is listed; else it raises UserError.
     """
     content, own = plain(path), module.state_dict()
     given = content.get("state_dict", content) if isinstance(content, dict) else {}
@@ -154,10 +139,7 @@ def leave_out_objects(checkpoint: dict[str, Any]) -> list[str]:
 class AtomicIO(TorchCheckpointIO):
     """Writes beside the target, syncs and renames, so that a kill or a full disk leaves the old file whole.
 
-    The first file is read back, so that what cannot be read is found before a run relies on it.
-
-    Args:
-        update_record: changes fields of run.json
+    The first file is read back, before a run relies on it. `update_record` changes fields of run.json.
     """
 
     def __init__(self, update_record: Callable[..., None] | None = None):
@@ -168,11 +150,7 @@ class AtomicIO(TorchCheckpointIO):
         return read(path)
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        """Write one checkpoint, without the hyper-parameters that are objects.
-
-        Raises:
-            UserError: the file cannot be written, or holds what cannot be read again.
-        """
+        """Leave out hyper-parameters that are objects. Raises UserError if it cannot be written, or read again."""
         path, left_out = Path(path), leave_out_objects(checkpoint)
         if self.first and left_out and self.update_record:
             names = ", ".join(left_out)
@@ -186,9 +164,8 @@ class AtomicIO(TorchCheckpointIO):
                 if self.first:
                     read(beside)
             self.first = False
-        except (OSError, RuntimeError) as error:
-            full = isinstance(error.__context__, OSError)  # which torch hides behind an error of its own
-            why = error.__context__ if full else error
+        except (OSError, RuntimeError) as error:  # torch hides that of the system behind one of its own
+            why = error.__context__ if isinstance(error.__context__, OSError) else error
             raise UserError(f"The checkpoint {path} cannot be written ({why}); the one before is whole.") from error
         except (UserError, pickle.PicklingError, AttributeError, TypeError) as error:  # read back, or not even written
             raise UserError(

@@ -59,9 +59,6 @@ def isolated(*counters: int) -> Iterator[None]:
         yield
 
 
-# orders of an epoch: int64 indices
-
-
 def shuffled(length: int, seed: int, epoch: int = 0) -> Tensor:
     """Each sample once."""
     return torch.randperm(length, generator=generator(seed, epoch))
@@ -83,11 +80,11 @@ def bucketed(lengths: Tensor, batch: int, seed: int, epoch: int) -> Tensor:
 
 
 class Order(DistributedSampler):
-    """The samples of one rank, as every rank can compute them, in keys of epoch * length + index.
+    """The samples of one rank, in keys of epoch * length + index.
 
-    With `draw`, a function of the epoch, all ranks get equally many, and step s of all ranks together holds what step s
-    of one process with the joint batch would. Without it each sample comes once, in order, as epoch 0.
-    It is a DistributedSampler so that Lightning calls `set_epoch` and does not put its own in place.
+    With `draw`, a function of the epoch, step s of all ranks together holds what step s of one process with the joint
+    batch would. Without it each sample comes once, in order, as epoch 0. Lightning puts its own sampler in place of
+    any that is no DistributedSampler.
     """
 
     def __init__(self, length: int, rank: int = 0, world: int = 1, draw: Callable[[int], Tensor] | None = None):
@@ -106,8 +103,7 @@ class Order(DistributedSampler):
 class Share(DistributedSampler):
     """What one rank has of the order that a user's own sampler gives; all ranks draw alike.
 
-    With `equal` the order begins again where the ranks would have different numbers of samples, as in training, where
-    they step together; without it each sample counts once.
+    With `equal`, as in training, some samples come twice, so that all ranks have as many; else each counts once.
     """
 
     def __init__(self, order: Any, rank: int, world: int, equal: bool):
@@ -131,16 +127,10 @@ class Share(DistributedSampler):
         return iter(order[self.rank :: self.world])
 
     def even(self, batch_size: int) -> int:
-        """The largest size, up to this one, in which all ranks have as many batches, where there is one.
-
-        What a user's step sends to the other ranks would wait for one that has no batch left.
-        """
+        """The largest size up to this one that gives all ranks as many batches: a user's step may wait for them all."""
         most, least = -(-len(self.order) // self.world), len(self.order) // self.world
         sizes = (size for size in range(batch_size, 0, -1) if -(-most // size) == -(-least // size))
         return batch_size if self.equal else next(sizes, batch_size)
-
-
-# a user's own datamodule
 
 
 def ignore_signals_in_worker(worker: int, then: Callable[[int], None]) -> None:
@@ -151,10 +141,7 @@ def ignore_signals_in_worker(worker: int, then: Callable[[int], None]) -> None:
 
 
 def seed_hooks(datamodule: Any, begin: Callable[[int], None], seed: int = 0) -> Any:
-    """Let each hook of a datamodule that may cut splits draw from the seed, and its workers ignore signals.
-
-    `begin`: what a worker begins with where its loader does not say.
-    """
+    """Let the hooks of a user's datamodule draw from the seed, and its workers `begin` and ignore signals."""
 
     def quiet(loader: Any) -> Any:
         if isinstance(loader, DataLoader) and loader.num_workers:
@@ -197,10 +184,9 @@ def why_not(loader: Any, world: int = 1) -> str | None:
 
 
 def fast_forward(trainer: Trainer, seed: int) -> None:
-    """Set the training loaders to the batch that a fit begins or goes on with.
+    """Set the training loaders to the batch that a fit goes on with: Lightning opens them before it knows the counters.
 
-    Lightning opens them before the counters of a checkpoint are restored. Orders of ours skip; what other samplers
-    give is drawn again, up to that batch.
+    Orders of ours skip; what other samplers give is drawn again, up to that batch.
     """
     loop, source = trainer.fit_loop, fetcher(trainer)
     progress, loaders = loop.epoch_loop.batch_progress, source.combined_loader.flattened

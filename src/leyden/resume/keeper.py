@@ -22,21 +22,10 @@ log = logging.getLogger(__name__)
 
 
 class Keeper(Callback):
-    """Checkpoints right after `optimizer.step()`; later hooks run again on resume.
+    """Checkpoints right after `optimizer.step()`; later hooks run again on resume. It must be the first callback.
 
-    A snapshot is captured when the step's values are logged, and before anything else happens: a validation, the next
-    batch, the end of the epoch. The keeper must be the first callback, so that no other has seen more.
-
-    Args:
-        directory: of the run
-        monitor: the logged value that decides which weights are best
-        mode: min or max
-        objective: another value that must be logged
-        every_n_steps: write last.ckpt in mid-epoch too; None: before each validation and at the end of each epoch
-        seed: of what is drawn in a step
-        exact: refuse to go on where the numbers would not be those of an unbroken run
-        write: False keeps track of the best, but writes nothing
-        judge: (objective, epochs) -> whether a search gives the run up
+    conf/train.yaml explains the arguments. `write=False` keeps track of the best alone; `judge` says, of the objective
+    and the epochs done, whether a search gives the run up.
     """
 
     def __init__(
@@ -67,18 +56,12 @@ class Keeper(Callback):
         self.before: set[str] = set()  # names of what was logged before a validation
         self.stop, self.guard, self.attributes = Stop(), Guard(judge), Attributes()
 
-    # what is best
-
     def on_sanity_check_end(self, trainer: Trainer, task: LightningModule) -> None:
         if any(trainer.num_sanity_val_batches):
             self.check_names(trainer)
 
     def check_names(self, trainer: Trainer) -> None:
-        """Find a misspelt monitor before it costs an epoch; a task that logs nothing in validation needs none.
-
-        Raises:
-            UserError: the monitor or the objective is not among the values that the task logs.
-        """
+        """Raises UserError for a misspelt monitor or objective, where the task logs anything in validation."""
         names = set(logged(trainer))
         plateaus = [("task.monitor", plateau.monitor) for plateau in self.plateaus(trainer)]
         for key, name in [("objective", self.objective), ("checkpoint.monitor", self.monitor), *plateaus]:
@@ -95,12 +78,12 @@ class Keeper(Callback):
                 task.lr_scheduler_step(plateau.scheduler, logged(trainer)[plateau.monitor])
 
     def plateaus(self, trainer: Trainer) -> list[LRSchedulerConfig]:
-        """The schedules that step at validations, wherever these are, which Lightning knows no interval for."""
+        """The schedules that step at validations, for which Lightning has no interval."""
         configs = trainer.lr_scheduler_configs if trainer.lightning_module.automatic_optimization else []
         return [config for config in configs if config.frequency == AT_VALIDATIONS]
 
     def consider_training(self, trainer: Trainer) -> None:
-        """Judge the epoch by its training, once the task has logged it; `Records` calls this."""
+        """Judge the epoch by its training; `Records` calls this once the task has logged it."""
         if self.monitor.startswith("train/"):
             if self.monitor not in logged(trainer):
                 raise UserError(f"checkpoint.monitor={self.monitor} is not logged by the task.")
@@ -120,8 +103,6 @@ class Keeper(Callback):
         if self.write:
             self.best["checkpoint"] = "checkpoints/best.ckpt"
             self.save(trainer, "best.ckpt")
-
-    # when it is safe to save
 
     def on_train_batch_end(self, trainer: Trainer, task: LightningModule, *_: Any) -> None:
         before, self.step, every = self.step, trainer.global_step, self.every_n_steps
@@ -200,8 +181,6 @@ class Keeper(Callback):
             checkpoint["callbacks"] = self.snapshot["callbacks"]
             checkpoint["leyden"] |= {name: self.snapshot[name] for name in ("running", "files")}
 
-    # how to go on
-
     def check(self, trainer: Trainer, datamodule: Any, entry: dict[str, Any]) -> None:
         """Before a fit, raises UserError if the run must not go on from a checkpoint with this entry `leyden`."""
         self.fixed = snapshot.fixed(trainer, datamodule)  # as asked for: a callback may change the size of the batch
@@ -244,8 +223,6 @@ class Keeper(Callback):
             for group in optimizer.param_groups:
                 for gradient in [p.grad for p in group["params"] if p.grad is not None]:
                     gradient.mul_(whole / batches)
-
-    # when to stop
 
     def on_before_backward(self, trainer: Trainer, task: LightningModule, loss: Tensor) -> None:
         self.guard.watch(trainer, loss, self.step)

@@ -26,33 +26,31 @@ class Table:
     """A CSV file that may gain columns; of what it holds already, so many rows are kept."""
 
     def __init__(self, path: Path, rows: int):
-        self.path, self.rows, self.columns = path, [], ["epoch", "step"]
+        self.path, self.rows, self.columns = path, list[dict[str, Any]](), list[str]()
+        kept: list[dict[str, Any]] = []
         if path.exists() and rows:
             with open(path, newline="") as file:
-                self.rows = list(itertools.islice(csv.DictReader(file), rows))
-        self.add_columns([name for row in self.rows for name in row])
+                kept = list(itertools.islice(csv.DictReader(file), rows))
+        self.write(*kept)
 
-    def add_columns(self, names: list[str]) -> None:
-        self.columns += [name for name in dict.fromkeys(names) if name not in self.columns]
+    def write(self, *rows: dict[str, Any]) -> None:
+        self.rows += rows
+        columns = list(dict.fromkeys(["epoch", "step", *self.columns, *itertools.chain(*rows)]))
+        if columns == self.columns:
+            with open(self.path, "a", newline="") as file:
+                csv.DictWriter(file, columns).writerows(rows)
+            return
+        self.columns = columns
         with replacing(self.path) as beside, open(beside, "w", newline="") as file:
-            writer = csv.DictWriter(file, self.columns)
+            writer = csv.DictWriter(file, columns)
             writer.writeheader()
             writer.writerows(self.rows)
 
-    def write(self, row: dict[str, Any]) -> None:
-        self.rows.append(row)
-        if set(row) - set(self.columns):
-            self.add_columns(list(row))
-        else:
-            with open(self.path, "a", newline="") as file:
-                csv.DictWriter(file, self.columns).writerow(row)
-
 
 class Clock:
-    """Adds up, from the end of a batch to the end of the next one, without validations.
+    """Adds up the time between ends of batches, without validations and the first batch, which starts processes.
 
-    The first batch of a fit, which starts a loader's processes, is left out. An accelerator is waited for once in an
-    epoch, at its last batch.
+    An accelerator is waited for once in an epoch, at its last batch.
     """
 
     def __init__(self) -> None:
@@ -65,17 +63,15 @@ class Clock:
     def batch(self, trainer: Trainer) -> None:
         if trainer.fit_loop.epoch_loop.batch_progress.is_last_batch and trainer.strategy.root_device.type != "cpu":
             torch.accelerator.synchronize(trainer.strategy.root_device)
-        now = time.perf_counter()
         if self.mark is None:
             self.waited = 0.0
         else:
-            self.spent, self.batches = self.spent + now - self.mark, self.batches + 1
-        self.mark = now
+            self.spent, self.batches = self.spent + time.perf_counter() - self.mark, self.batches + 1
+        self.mark = time.perf_counter()
 
     def skip(self) -> None:
         """Leave out what was since the last batch."""
-        if self.mark is not None:
-            self.mark = time.perf_counter()
+        self.mark = self.mark and time.perf_counter()
 
     def epoch(self, trainer: Trainer) -> dict[str, float]:
         """The numbers of the epoch, empty where it had no batch to time."""
@@ -103,13 +99,9 @@ def samples_in(trainer: Trainer, batches: int) -> int | None:
 
 
 class Records(Checkpoint):
-    """Writes what was logged, on rank 0.
+    """Writes what was logged, on rank 0; a Checkpoint, as Lightning calls those after the task has logged its epoch.
 
-    It is a Checkpoint only because Lightning calls those after the task's own `on_train_epoch_end`, which logs.
-
-    Args:
-        update_record: changes fields of the directory's run.json
-        announce: says what is about to be trained, of (trainer, task, samples of an optimizer step)
+    `update_record` changes fields of run.json; `announce` says what is trained, of (trainer, task, samples of a step).
     """
 
     def __init__(self, directory: str, keeper: Keeper, update_record: Callable[..., None], announce: Callable):
@@ -165,16 +157,15 @@ class Records(Checkpoint):
     def on_train_epoch_end(self, trainer: Trainer, task: LightningModule) -> None:
         self.keeper.consider_training(trainer)
         self.metrics["train"], times = epoch_values(trainer), self.clock.epoch(trainer)
-        values, self.validation = self.validation | self.metrics["train"], {}
         for logger in trainer.loggers if times else []:
             logger.log_metrics(times, trainer.global_step)
         rate = times.get("time/samples_per_second")
         self.metrics["samples_per_second"] = rate and round(rate, 1)
-        self.write(trainer, values, times)
-        if times.get("time/waiting", 0) > MUCH and not self.waits and trainer.is_global_zero:
-            self.waits, percent = True, 100 * times["time/waiting"]
-            keys = "raise data.num_workers, or data.batch_size where the data is in memory"
-            log.warning("%.0f%% of the time of training is waiting for data; %s.", percent, keys)
+        self.write(trainer, self.validation | self.metrics["train"], times)
+        self.validation = {}
+        if (share := times.get("time/waiting", 0)) > MUCH and not self.waits and trainer.is_global_zero:
+            self.waits, keys = True, "raise data.num_workers, or data.batch_size where the data is in memory"
+            log.warning("%.0f%% of the time of training is waiting for data; %s.", 100 * share, keys)
 
     def write(self, trainer: Trainer, values: dict[str, float], times: dict[str, float], when: str = "") -> None:
         """A row, a line, and metrics.json: of an epoch, or of a validation inside it, `when`."""

@@ -20,21 +20,15 @@ EVENTS = "tensorboard/events.out.tfevents.*"  # files of a run that only grow
 
 
 def capture(trainer: Trainer, task: LightningModule, attributes: Attributes, directory: Path) -> dict[str, Any]:
-    """What later hooks change: the callbacks, the running values of each rank, the lengths of TensorBoard's files.
-
-    `lost` says, of all ranks, what changes in training and cannot be held.
-    """
+    """What later hooks change: callbacks, running values of each rank, lengths of files; `lost` cannot be held."""
     changed, lost = attributes.changed(trainer, task)
-    metrics = {
-        name: module.metric_state
-        for name, module in task.named_modules()
-        if isinstance(module, Metric) and module.update_called
-    }
-    mine = on_device({"logged": running_values(trainer), "metrics": metrics}, "cpu")
+    metrics = [(name, part) for name, part in task.named_modules() if isinstance(part, Metric) and part.update_called]
+    states = {name: part.metric_state for name, part in metrics}
+    mine = on_device({"logged": running_values(trainer), "metrics": states}, "cpu")
     ranks = gather(trainer, (mine | {"attributes": changed}, lost + compiled.limits))
-    states = {callback.state_key: callback.state_dict() for callback in trainer.callbacks}
+    callbacks = {callback.state_key: callback.state_dict() for callback in trainer.callbacks}
     return {
-        "callbacks": copy.deepcopy({key: state for key, state in states.items() if state}),
+        "callbacks": copy.deepcopy({key: state for key, state in callbacks.items() if state}),
         "running": [running for running, _ in ranks],
         "files": lengths(trainer, directory),
         "lost": list(dict.fromkeys(reason for _, reasons in ranks for reason in reasons)),
@@ -80,9 +74,9 @@ def on_device(node: Any, device: torch.device | str) -> Any:
 
 
 def set_counters(loops: dict[str, Any]) -> None:
-    """Set the counters of a fit to right after its last batch: the batch done, the rest of the epoch to come.
+    """Set the counters of a fit to right after its last batch; a validation that is due there starts a resumed run.
 
-    A validation that is due there starts a resumed run. Lightning itself would skip it, or count the epoch as over.
+    Lightning itself would skip it, or count the epoch as over.
     """
     progress = loops["epoch_loop.batch_progress"]
     progress["is_last_batch"] &= progress["current"]["ready"] == progress["current"]["completed"]  # not of the next one
@@ -91,9 +85,6 @@ def set_counters(loops: dict[str, Any]) -> None:
         batches |= dict.fromkeys(("ready", "started", "processed"), batches["completed"])
         epochs |= dict.fromkeys(("processed", "completed"), epochs["started"] - 1)
         loops["epoch_loop.val_loop.batch_progress"][part] |= {"ready": 1, "started": 1, "processed": 0, "completed": 0}
-
-
-# what must be as it was
 
 
 def fixed(trainer: Trainer, datamodule: Any) -> dict[str, Any]:
@@ -108,10 +99,7 @@ def fixed(trainer: Trainer, datamodule: Any) -> dict[str, Any]:
 
 
 def compare(now: dict[str, Any], then: dict[str, Any], exact: bool) -> list[str]:
-    """Why a run that goes on will not come to the numbers of an unbroken one; `now` is what `fixed` gives.
-
-    Raises UserError where `exact` forbids it.
-    """
+    """Why a run that goes on will not come to the numbers of an unbroken one; a UserError where `exact` forbids it."""
     changed = [f"{name} is {now[name]}, was {then[name]}" for name in now if now[name] != then[name]]
     if exact and changed:
         raise UserError(f"{'; '.join(changed)}: the run would come to other numbers; type exact=false to go on.")

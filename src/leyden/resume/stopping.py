@@ -28,7 +28,7 @@ class Stop:
         self.handlers = {number: signal.signal(number, self.notice) for number in SIGNALS}
 
     def release(self) -> None:
-        """Give the signals back to who had them, unless Lightning has done so: its own handler keeps its Trainer."""
+        """Give the signals back, unless Lightning has done so, whose own handler keeps its Trainer."""
         for number, handler in self.handlers.items():
             if signal.getsignal(number) == self.notice:
                 signal.signal(number, handler)
@@ -54,10 +54,9 @@ class Stop:
 
 
 class Guard:
-    """Ends a run whose loss is no number, before it is saved, and one that a search gives up.
+    """Ends a run whose loss is no number, before it is saved, and one that a search gives up as `judge` says.
 
     On a CPU each loss is looked at. Elsewhere the host would have to wait, so it looks when it logs or saves.
-    `judge`: (objective, epochs) -> whether a search gives the run up.
     """
 
     def __init__(self, judge: Callable[[float, int], bool] | None = None):

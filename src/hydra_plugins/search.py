@@ -59,17 +59,21 @@ class Grid(Sweeper):
         conclude(self.directory, self.config.get("max_failures", 0))
 
     def carry_out(self, ranges: list[Override]) -> None:
-        """Give each combination its number, and run it."""
+        """Give each combination its number, and run those that are left."""
         choices = [
             [f"{override.get_key_element()}={value}" for value in search.values_of(override)]
             if override.is_sweep_override()
             else [str(override.input_line)]
             for override in ranges
         ]
-        jobs = [list(job) for job in itertools.product(*choices)]
-        numbers, size = sweeps.numbered(self.directory, jobs), self.size or len(jobs)
-        for start in range(0, len(jobs), size):
-            self.launch(dict(zip(numbers[start : start + size], jobs[start : start + size], strict=True)))
+        jobs = sweeps.numbered(self.directory, [list(job) for job in itertools.product(*choices)])
+        retry = bool(self.config.get("retry_failed"))
+        left = [number for number in jobs if sweeps.is_left(self.directory / str(number), retry)]
+        if len(left) < len(jobs):
+            print(f"{many(len(jobs) - len(left))} of {len(jobs)} done already", flush=True)
+        size = self.size or len(jobs)
+        for start in range(0, len(left), size):
+            self.launch({number: jobs[number] for number in left[start : start + size]})
 
     def launch(self, jobs: dict[int, list[str]]) -> None:
         """Run jobs, by number; those at a time divide the threads."""

@@ -55,8 +55,6 @@ def plan(argv: list[str], config: str) -> Start:
     if config in ("predict", "export") and (ranks.outside() or ranks.count(tree.trainer) > 1):
         raise UserError(f"{config}.py runs in one process, without torchrun; type trainer.devices=1.")
     if line.multirun:
-        if tree.hydra.runtime.choices["hydra/sweeper"] == "basic":
-            line.keys.append("hydra.sweeper._target_=hydra_plugins.search.Grid")
         return Start("multirun", line, found, sweep or paths.create(folder / "sweep"), sweep is None)
     if run and "resume" in asked:
         return going_on(line, run, found, asked["resume"], is_longer(line))

@@ -84,8 +84,7 @@ class Composition:
         if folder:
             search_in(self.loader, Path(folder))
         self.parser: Any = OverridesParser.create(config_loader=self.loader)
-        self.search_path = [key for key in line.keys if name_of(key) == "hydra.searchpath"]
-        groups = self.loader.get_group_options("", ObjectType.GROUP, line.config, self.search_path)
+        groups = self.loader.repository.get_group_options("", ObjectType.GROUP)
         self.groups = {group: self.options(group) for group in groups}
 
     def composed(self, merge: Merge | None) -> Composed:
@@ -144,6 +143,9 @@ class Composition:
             return []
         if not override.is_sweep_override():
             return [override]
+        if override.is_hydra_override():
+            self.mistakes[text] = f"{text}: a sweep varies keys of its runs, and not Hydra's; take one value."
+            return []
         interval = override.is_interval_sweep()
         texts = [f"{override.value().start:.15g}"] if interval else override.sweep_string_iterator()
         return [each for value in texts for each in self.values(f"{override.get_key_element()}={value}")]
@@ -160,11 +162,10 @@ class Composition:
     def tree(self, choices: Options) -> DictConfig:
         """What Hydra composes of the first of these options, with its own node."""
         texts = [str(options[0].input_line) for options in choices.values() if options]
-        return hydra.compose(self.line.config, [*self.search_path, *texts], return_hydra_config=True)
+        return hydra.compose(self.line.config, texts, return_hydra_config=True)
 
     def options(self, group: str) -> list[str]:
-        found = self.loader.get_group_options(group, config_name=self.line.config, overrides=self.search_path)
-        return [option for option in found if not option.startswith("_")]
+        return [name for name in self.loader.repository.get_group_options(group) if not name.startswith("_")]
 
     def is_option(self, choice: Override) -> bool:
         """Whether a group has the option that is chosen, or all that are; if not, this is a mistake."""

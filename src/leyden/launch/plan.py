@@ -91,6 +91,8 @@ def composed(line: Line, config: str, asked: dict[str, str], logs: Path) -> tupl
 def forbid(line: Line) -> None:
     """Raises UserError for what would make two runs share a directory, or cannot be both."""
     for key in line.keys:
+        if name_of(key) == "hydra.searchpath":
+            raise UserError(f"{key}: type --config-dir <folder> for configs from elsewhere.")
         if name_of(key) in OWN_DIRECTORY:
             raise UserError(f"{key}: each run makes a directory of its own; type log_dir=<folder> or name=<name>.")
         if line.multirun and name_of(key) == "name":

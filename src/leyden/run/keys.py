@@ -12,7 +12,7 @@ PATHS = ("data.root", "data.path")
 HARMLESS = (
     "timeout", "data.num_workers", "data.pin_memory", "trainer.log_every_n_steps", "trainer.enable_checkpointing",
     "trainer.enable_progress_bar", "trainer.enable_model_summary", "trainer.num_sanity_val_steps",
-    "checkpoint.every_n_steps",
+    "checkpoint.every_n_steps", "test",
 )  # fmt: skip
 # What only says which run it is, where it is kept and how it was started.
 LABEL = (

@@ -15,24 +15,24 @@ LISTS = ("callbacks", "logger")  # groups of which several options may be chosen
 TYPES = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text", "list": "a list"}
 UNKNOWN = "float | None"  # what an argument takes that has no type: any number, or nothing
 ELSEWHERE = {  # what other templates call it, as a pattern -> what to type here
-    r"(trainer\.)?(ckpt_path|resume_from_checkpoint)": "resume=<run>, init_from=<run>, or run=<run> in other scripts",
-    "train|validate|test": "python src/eval.py run=<run>, which tests a run",
-    "fit": "nothing for it: src/train.py trains, then tests",
+    r"(trainer\.)?(ckpt_path|resume_from_checkpoint)": "resume=<run> to go on, or run=<run> for src/eval.py and others",
+    "train|validate|test|predict": "python src/eval.py run=<run> to test alone, or python src/predict.py run=<run>",
+    "fit": "nothing for it, as src/train.py trains and then tests",
     "hparams_search": "search=optuna",
     "task_name|experiment_name": "name=<name>",
     "optimized_metric": "objective=<metric>",
-    r"model\.((optimizer|scheduler)\b.*)": r"\1",
-    r"(model\.)?(lr|learning_rate)": "optimizer.lr",
-    r"datamodule\b(.*)": r"data\1",
-    r"(trainer\.)?gpus": "trainer.devices",
+    r"model\.((optimizer|scheduler)\b.*)": r"\1=<value>",
+    r"(model\.)?(lr|learning_rate)": "optimizer.lr=<value>",
+    r"datamodule\b(.*)": r"data\1=<value>",
+    r"(trainer\.)?gpus": "trainer.devices=<number>",
     r"trainer\.(callbacks|logger|profiler)": r"'\1=[<option>]', a group of its own",
     r"paths\.data_dir": "data_dir=<folder>",
     r"paths\..*|trainer\.default_root_dir": "log_dir=<folder>",
     r"extras\b.*": "tags=[<word>] for words of your own, and --cfg job to see the config",
     "trainer=ddp_sim": "trainer=ddp, which without GPUs starts two processes on the CPU",
     "debug=default": "debug=fast",
-    "callbacks=(none|default)": "'callbacks=[]'; checkpoints are kept all the same",
-    "logger=csv": "'logger=[]'; metrics.csv is written all the same",
+    "callbacks=(none|default)": "'callbacks=[]', with which checkpoints are kept, too",
+    "logger=csv": "'logger=[]', with which metrics.csv is written, too",
     "logger=many_loggers": "'logger=[tensorboard,wandb]'",
 }
 
@@ -80,9 +80,10 @@ def mistake(override: Override, flat: dict[str, Any], groups: dict[str, list[str
         return ""
     known = dict.fromkeys([*flat, *groups, *(f"{parent}.{argument}" for argument in arguments or ())])
     near = [] if arguments and free else nearest(key, [other for other in known if other != parent])
+    show = f"--cfg job -p {group}" if parent else "--cfg job"
     hint = f"; did you mean {' or '.join(near)}?" if near else "."
     hint += f" To add it, type +{text}." if free and not deleted else ""
-    return f"`{key}` is not in the config (--cfg job shows it){hint}"
+    return f"`{key}` is not in the config ({show} prints it){hint}"
 
 
 def nearest(key: str, known: list[str]) -> list[str]:

@@ -139,6 +139,8 @@ class Composition:
         try:
             override = self.parser.parse_overrides([text])[0]
         except HydraException:
+            override = None
+        if override is None or not override.key_or_group:
             self.mistakes[text] = keys.elsewhere(name_of(text)) or f"{text} cannot be read; {QUOTE}."
             return []
         if not override.is_sweep_override():
@@ -177,7 +179,7 @@ class Composition:
         for option in [] if choice.is_delete() else value if many and isinstance(value, list) else [value]:
             folder, _, name = f"{group}/{option}".rpartition("/")
             if name not in (known := self.options(folder)):
-                near = get_close_matches(name, known, 5, 0.5)
+                near = get_close_matches(name, known, 5, 0.5) if isinstance(option, str) else []
                 shown = near or known[:9]
                 must = f"{'some' if many else 'one'} of {', '.join(shown)}{' ...' * (shown != known)} (see --help)"
                 hint = f"; did you mean {near[0]}?" if near else "."

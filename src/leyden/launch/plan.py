@@ -7,6 +7,7 @@ from pathlib import Path
 
 from leyden import UserError, require
 from leyden.launch import overrides, ranks, stored, sweeps
+from leyden.launch.keys import elsewhere
 from leyden.launch.line import Line, name_of, split, value_of
 from leyden.launch.overrides import Composed
 from leyden.run import configs, keys, paths
@@ -75,7 +76,9 @@ def composed(line: Line, config: str, asked: dict[str, str], logs: Path) -> tupl
     if purpose == stored.RESUME and line.multirun:
         raise UserError(f"resume={asked['resume']} goes on with one run; take -m out.")
     if not purpose and "run" in ASKED.get(config, ()):
-        raise UserError(f"Which run? Type run=<run directory, checkpoint or latest>; {config}.py --help has more.")
+        answers = [answer for key in line.keys if (answer := elsewhere(name_of(key)))]
+        which = f"Which run? Type run=<run directory, checkpoint or latest>; {config}.py --help has more."
+        raise UserError([*answers, which][0])
     if not purpose:
         return overrides.compose(line, paths.CONF), None
     run = paths.find(asked[purpose], logs, unfinished=purpose == stored.RESUME and not is_longer(line))
@@ -97,8 +100,8 @@ def forbid(line: Line) -> None:
             raise UserError(f"{key}: each run makes a directory of its own; type log_dir=<folder> or name=<name>.")
         if line.multirun and name_of(key) == "name":
             raise UserError(f"{key}: a sweep has many runs, which cannot share a name; take it or -m out.")
-    if not {*SHOWS}.isdisjoint(line.flags) and not {"-m", "--multirun"}.isdisjoint(line.flags):
-        raise UserError("--cfg and --info show one run; take -m out.")
+    if len({"-m", "--multirun", *SHOWS}.intersection(line.flags)) > 1:
+        raise UserError("--cfg and --info show one run, one at a time; take -m or the other flag out.")
 
 
 # a run that is there already

@@ -2,7 +2,6 @@
 
 import math
 import re
-import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,17 +13,18 @@ from leyden import Failed, UserError
 from leyden.files import lock, read_json, write_json
 from leyden.launch import cluster, ranks, stored
 from leyden.launch.line import Line, name_of
-from leyden.run import configs, paths
+from leyden.run import paths
 from leyden.run.run import DONE, Busy, Run, Status, now
 
 POLICY = ("retry_failed", "max_failures", "stop_on_failure")  # what may be typed anew for a sweep that goes on
 ELSEWHERE = re.compile(rf"({'|'.join(POLICY)}|log_dir)=|hydra\.")  # what does not tell jobs from each other
-MULTIRUN = ("-m", "--multirun")
-OF_HYDRA = (  # what may be taken from a sweep.json of Hydra's own, each with no dict and nothing that stands elsewhere
-    r"hydra/(sweeper|launcher)=[\w-]+"
-    r"|hydra\.launcher\.(?!setup|_)\w+=[\w.-]*"
-    r"|hydra\.sweeper\.(sampler|pruner)\._target_=optuna\.(samplers|pruners)\.\w+"
-    r"|hydra\.sweeper\.(?!params|.*_target_)[\w.]+=[^{$]*"
+# what of a sweep.json, which may be another's, can make nothing run that is not in conf/
+KEYS = r"[+~]*(?!hydra\b|own\b|trusted\b|.*_target_|.*\.\.|[\w/-]+=.*\$)\w[\w./-]*(=.*)?"
+OF_HYDRA = (
+    r"|hydra/(sweeper|launcher)=[\w-]+"
+    r"|\+*hydra\.launcher\.(?!setup|_)\w+=[\w.-]*"
+    r"|\+*hydra\.sweeper\.(sampler|pruner)\._target_=optuna\.(samplers|pruners)\.\w+"
+    r"|\+*hydra\.sweeper\.(?!params|.*_target_)[\w.]+=[^{$]*"
 )
 
 
@@ -49,45 +49,26 @@ def go_on(line: Line, asked: str, logs: Path) -> Path:
     directory = find(asked, logs)
     said, typed = read_json(directory / "sweep.json"), {name_of(key) for key in line.keys}
     keys = [str(key) for key in said["keys"] if name_of(str(key)) not in typed]
-    refused = [key for key in keys if not may_be_stored(key)]
-    flags = [flag for flag in line.flags if flag not in MULTIRUN]
-    if not flags:
-        flags = list(map(str, said.get("flags", [])))
-        if not re.fullmatch(r"((-cn|--config-name) \w[\w-]*(\.yaml)?)?", " ".join(flags)):
-            refused.append(shlex.join(flags))
-    if refused:
-        what = f"{directory / 'sweep.json'} has {' '.join(refused[0].split())}, which is not taken from a file"
+    config = str(line.value("-cn", "--config-name") or said.get("config") or line.config)
+    refused = [key for key in keys if not re.fullmatch(KEYS + OF_HYDRA, key)]
+    for word in [*refused, *([] if re.fullmatch(r"\w[\w.-]*", config) else [config])]:
+        what = f"{directory / 'sweep.json'} has {' '.join(word.split())}, which is not taken from a file"
         raise UserError(f"{what}, as it may build or run anything; if you know it, type it again after sweep=.")
     line.keys = keys + line.keys
-    line.typed, line.multirun = list(line.keys), True
-    line.flags = ["--multirun", *flags]
-    line.config = (line.value("-cn", "--config-name") or line.config).removesuffix(".yaml")
+    line.typed, line.multirun, line.config = list(line.keys), True, config.removesuffix(".yaml")
     print(f"going on with {paths.in_words(directory)}")
     return directory
-
-
-def may_be_stored(override: str) -> bool:
-    """Whether an override out of a sweep.json, which may be another's, can make nothing run that is not in conf/."""
-    override = override.lstrip("+~").removeprefix("hydra.sweeper.params.")  # a key and its ranges
-    if override.startswith("hydra"):
-        return bool(re.fullmatch(OF_HYDRA, override))
-    name, _, value = override.partition("=")
-    if not re.fullmatch(r"\w[\w-]*([./][\w-]+)*", name) or "_target_" in override:  # no flag, no package, no way up
-        return False
-    option = not (paths.CONF / name).is_dir() or not re.search(r"\.\.|\$", value)  # one of conf/
-    return option and name.split(".")[0] not in configs.PACKAGES
 
 
 @contextmanager
 def kept(directory: Path, line: Line) -> Iterator[None]:
     """Note what a sweep is started with, or goes on with, unless that is refused."""
-    keys = [key for key in line.typed if name_of(key) not in POLICY]
-    before = note(directory, keys=keys, flags=[flag for flag in line.flags if flag not in MULTIRUN])
+    before = note(directory, keys=[key for key in line.typed if name_of(key) not in POLICY], config=line.config)
     try:
         yield
     except UserError as error:
         if before and not isinstance(error, Failed):
-            note(directory, keys=before["keys"], flags=before["flags"])
+            note(directory, keys=before["keys"], config=before.get("config"))
         raise
 
 

@@ -12,12 +12,13 @@ PATHS = ("data.root", "data.path")
 HARMLESS = (
     "timeout", "data.num_workers", "data.pin_memory", "trainer.log_every_n_steps", "trainer.enable_checkpointing",
     "trainer.enable_progress_bar", "trainer.enable_model_summary", "trainer.num_sanity_val_steps",
-    "checkpoint.every_n_steps", "test",
+    "checkpoint.every_n_steps",
 )  # fmt: skip
 # What only says which run it is, where it is kept and how it was started.
 LABEL = (
     "name", "tags", "note", "run_dir", "log_dir", "data_dir", "resume", "rerun", "sweep", "retry_failed",
     "max_failures", "stop_on_failure", "trusted", "own", "exact", "facts", "objective", "logger", "profiler",
+    "test",
 )  # fmt: skip
 ROLES = {"growth": GROWTH, "place": PLACE, "path": PATHS, "harmless": HARMLESS, "label": LABEL}
 ROLE_OF = {key: name for name, keys in ROLES.items() for key in keys}

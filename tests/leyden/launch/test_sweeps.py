@@ -122,7 +122,7 @@ def test_a_config_from_elsewhere_is_not_taken_from_a_sweep(tmp_path, config):
 
 
 def test_what_a_sweep_may_have_stored_and_what_is_typed_again_counts(tmp_path):
-    kept = ["model=cnn,mlp", "+data.x=[1,2]", "~logger", "data_dir=/x", "+a.b=${c}", "search=optuna", "hydra/launcher=joblib",
+    kept = ["model=cnn,mlp", "+data.x=[1,2]", "~logger", "+a.b=${c}", "search=optuna", "hydra/launcher=joblib",
             "hydra.launcher.n_jobs=-1", "hydra.sweeper.storage='sqlite:///x.db'", "+hydra.launcher.partition=x",
             "hydra.sweeper.sampler._target_=optuna.samplers.RandomSampler"]  # fmt: skip
     write_json(tmp_path / "sweep.json", {"keys": [*kept, "trusted=[x]", "model._target_=x.X"]})

@@ -49,7 +49,8 @@ def train(cfg: DictConfig) -> float | None:
         if keeper.guard.pruned:
             run.pruned = f"the search gave it up after epoch {trainer.current_epoch}"
         tested = run.directory / best if best else None
-        metrics = {} if keeper.guard.pruned else build.evaluate(trainer, task, datamodule, tested)
+        untested = keeper.guard.pruned or not cfg.get("test", True)
+        metrics = {} if untested else build.evaluate(trainer, task, datamodule, tested)
         results["test"] = {**metrics, "checkpoint": best} if metrics else {}
 
         # tell

@@ -38,38 +38,37 @@ class Grid(Sweeper):
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         self.hydra_context, self.config = hydra_context, config  # type: ignore[assignment]
-        launcher = Plugins.instance().instantiate_launcher
-        self.launcher: Launcher = launcher(hydra_context=hydra_context, task_function=task_function, config=config)
-        self.directory = Path(config.hydra.sweep.dir)
+        self.launcher: Launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=hydra_context, task_function=task_function, config=config
+        )
+        self.directory, self.retry = Path(config.hydra.sweep.dir), bool(config.get("retry_failed"))
 
     def sweep(self, arguments: list[str]) -> None:
         """Run all jobs; a key that is typed takes the place of its line in the YAML."""
         good = isinstance(self.params, dict | DictConfig | None)
         require(good, "hydra.sweeper.params", "keys with their ranges", self.params)
-        self.directory.mkdir(parents=True, exist_ok=True)
         texts = [f"{key}={value}" for key, value in (self.params or {}).items()] + arguments
         parsed = OverridesParser.create(config_loader=self.hydra_context.config_loader).parse_overrides(texts)
-        ranges = list({override.get_key_element(): override for override in parsed}.values())
+        ranges = {override.get_key_element(): override for override in parsed}
+        swept = {key: override for key, override in ranges.items() if override.is_sweep_override()}
         try:
-            self.carry_out(ranges)
+            self.carry_out(swept, [str(ranges[key].input_line) for key in ranges if key not in swept])
         except SystemExit as left:
             if left.code == 1:  # by stop_on_failure
                 conclude(self.directory, 0)
             raise
         conclude(self.directory, self.config.get("max_failures", 0))
 
-    def carry_out(self, ranges: list[Override]) -> None:
-        """Give each combination its number, and run it."""
-        choices = [
-            [f"{override.get_key_element()}={value}" for value in search.values_of(override)]
-            if override.is_sweep_override()
-            else [str(override.input_line)]
-            for override in ranges
-        ]
-        jobs = [list(job) for job in itertools.product(*choices)]
-        numbers, size = sweeps.numbered(self.directory, jobs), self.size or len(jobs)
-        for start in range(0, len(jobs), size):
-            self.launch(dict(zip(numbers[start : start + size], jobs[start : start + size], strict=True)))
+    def carry_out(self, swept: dict[str, Override], fixed: list[str]) -> None:
+        """Give each combination its number, and run those that are left."""
+        choices = [[f"{key}={value}" for value in search.values_of(override)] for key, override in swept.items()]
+        jobs = sweeps.numbered(self.directory, [[*fixed, *job] for job in itertools.product(*choices)])
+        left = [number for number in jobs if sweeps.is_left(self.directory / str(number), self.retry)]
+        if len(left) < len(jobs):
+            print(f"{many(len(jobs) - len(left))} of {len(jobs)} done already", flush=True)
+        size = self.size or len(jobs)
+        for start in range(0, len(left), size):
+            self.launch({number: jobs[number] for number in left[start : start + size]})
 
     def launch(self, jobs: dict[int, list[str]]) -> None:
         """Run jobs, by number; those at a time divide the threads."""
@@ -106,13 +105,11 @@ class Optuna(Grid):
         super().__init__(params=params)
         self.n_jobs, self.direction, self.study = n_jobs, direction, study
 
-    def carry_out(self, ranges: list[Override]) -> None:
+    def carry_out(self, swept: dict[str, Override], fixed: list[str]) -> None:
         """Raises UserError where there is nothing to search, or Optuna refuses what it was given."""
         cfg: Any = self.config
         for name, number in (("n_trials", self.study["n_trials"]), ("n_jobs", self.n_jobs)):
             require(type(number) is int and number != 0, f"hydra.sweeper.{name}", "a whole number, at least 1", number)
-        swept = {override.get_key_element(): override for override in ranges if override.is_sweep_override()}
-        fixed = [str(override.input_line) for override in ranges if not override.is_sweep_override()]
         if not swept:
             raise UserError("There is nothing to search; type a range such as 'optimizer.lr=interval(1e-4,1e-1)'.")
         mode = cfg.checkpoint.mode if cfg.checkpoint.monitor == cfg.objective else direction(cfg.objective)
@@ -120,7 +117,7 @@ class Optuna(Grid):
         unsure = f"minimize or maximize, as {cfg.objective} does not say which is better"
         require(wanted in ("minimize", "maximize"), "hydra.sweeper.direction", unsure, wanted)
         spaces = {key: search.space(each, OmegaConf.select(cfg, each.key_or_group)) for key, each in swept.items()}
-        study = search.Search(self.directory, spaces, wanted, cfg.retry_failed, **self.study)
+        study = search.Search(self.directory, spaces, wanted, self.retry, **self.study)
         study.settle()
         at_once = cluster.at_once({"n_jobs": self.n_jobs}, self.study["n_trials"])
         while jobs := study.propose(at_once):

@@ -8,7 +8,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import hydra
 from hydra._internal.callbacks import Callbacks
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.plugins import Plugins
 from hydra.core.utils import JobStatus, run_job
 from hydra.errors import HydraException
 from hydra.types import HydraContext
@@ -24,7 +25,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from leyden import UserError
 from leyden.launch import cluster, overrides, ranks, sweeps
-from leyden.launch.line import answering, open_screens, show_help
+from leyden.launch.line import answering, name_of, open_screens, show_help
 from leyden.launch.plan import Start, plan
 from leyden.run import configs, paths
 from leyden.run.run import Run, Status
@@ -61,7 +62,7 @@ def obey(function: Function, config: str) -> None:
         print(show_help(config, paths.CONF))
     else:
         with cluster.awaited(), tidied(plan(sys.argv[1:], config)) as start:
-            (single if start.mode == "run" else several)(function, start, config)
+            {"run": single, "multirun": sweep, "show": show}[start.mode](function, start, config)
 
 
 @contextmanager
@@ -100,21 +101,35 @@ def single(function: Function, start: Start, config: str) -> None:
         raise done._return_value  # `return_value` prints a line of Hydra's first
 
 
-def several(function: Function, start: Start, config: str) -> None:
-    """Let Hydra show its config, or run a sweep, whose jobs its launcher composes."""
-    line, path, name = start.line, paths.CONF, start.line.config
-    settings = [f"hydra.job.name={config}", "hydra/job_logging=none"]
-    if start.directory:
-        quoted = str(start.directory).replace("'", "\\'").replace("${", "\\${")
-        settings.append(f"hydra.sweep.dir='{quoted}'")
-        if start.config.base is not None:
-            path, name = start.directory / ".hydra", "primary"
-            path.mkdir(exist_ok=True)
-            OmegaConf.save(start.config.base, path / "primary.yaml")
-    sys.argv[1:] = [*line.flags, *settings, *line.keys]
+def show(function: Function, start: Start, config: str) -> None:
+    """Let Hydra show its config."""
+    sys.argv[1:] = [*start.line.flags, *start.line.keys]
+    hydra.main(version_base="1.3", config_path=str(paths.CONF), config_name=start.line.config)(function)()
+
+
+def sweep(function: Function, start: Start, config: str) -> None:
+    """Run a sweep by its sweeper; its launcher composes each job, and nothing else is composed again."""
+    directory, (tree, base, loader) = start.directory, start.config
+    assert directory
+    quoted = str(directory).replace("'", "\\'").replace("${", "\\${")
+    of_jobs = [f"hydra.job.name={config}", "hydra/job_logging=none", f"hydra.sweep.dir='{quoted}'"]
+    with open_dict(tree):
+        tree.hydra.sweep.dir = configs.literal(str(directory))
+        tree.hydra.overrides.hydra.extend(of_jobs)
+        if tree.hydra.runtime.choices["hydra/sweeper"] == "basic":
+            tree.hydra.sweeper._target_ = "hydra_plugins.search.Grid"
+        if base is not None:  # the groups that are typed are in it
+            (directory / ".hydra").mkdir(exist_ok=True)
+            OmegaConf.save(base, directory / ".hydra" / "primary.yaml")
+            overrides.search_in(loader, directory / ".hydra")
+            tree.hydra.job.config_name = "primary"
+            keys = [key for key in start.line.keys if not (paths.CONF / name_of(key)).is_dir()]
+            tree.hydra.overrides.task = [key for key in tree.hydra.overrides.task if key in keys]
+    context = HydraContext(config_loader=loader, callbacks=Callbacks(tree))
     job = partial(start_job, function, ranks.script(function))  # which is not known where a launcher has pickled it
-    with sweeps.kept(start.directory, line) if start.directory else nullcontext():
-        hydra.main(version_base="1.3", config_path=str(path), config_name=name)(job)()
+    sweeper = Plugins.instance().instantiate_sweeper(hydra_context=context, task_function=job, config=tree)
+    with sweeps.kept(directory, start.line):
+        sweeper.sweep(list(tree.hydra.overrides.task))
 
 
 def start_job(function: Function, script: str, cfg: DictConfig) -> Any:

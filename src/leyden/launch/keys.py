@@ -4,7 +4,7 @@ import ast
 import functools
 import re
 import sys
-from difflib import SequenceMatcher
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,33 @@ SPECIAL = {"_target_", "_partial_", "_recursive_", "_convert_", "_args_"}  # Hyd
 LISTS = ("callbacks", "logger")  # groups of which several options may be chosen, with names that are free
 TYPES = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text", "list": "a list"}
 UNKNOWN = "float | None"  # what an argument takes that has no type: any number, or nothing
+ELSEWHERE = {  # what other templates call it, as a pattern -> what to type here
+    r"(trainer\.)?(ckpt_path|resume_from_checkpoint)": "resume=<run> to go on, or run=<run> for src/eval.py and others",
+    "train|validate|test|predict": "python src/eval.py run=<run> to test alone, or python src/predict.py run=<run>",
+    "fit": "nothing for it, as src/train.py trains and then tests",
+    "hparams_search": "search=optuna",
+    "task_name|experiment_name": "name=<name>",
+    "optimized_metric": "objective=<metric>",
+    r"model\.((optimizer|scheduler)\b.*)": r"\1=<value>",
+    r"(model\.)?(lr|learning_rate)": "optimizer.lr=<value>",
+    r"datamodule\b(.*)": r"data\1=<value>",
+    r"(trainer\.)?gpus": "trainer.devices=<number>",
+    r"trainer\.(callbacks|logger|profiler)": r"'\1=[<option>]', a group of its own",
+    r"paths\.data_dir": "data_dir=<folder>",
+    r"paths\..*|trainer\.default_root_dir": "log_dir=<folder>",
+    r"extras\b.*": "tags=[<word>] for words of your own, and --cfg job to see the config",
+    "trainer=ddp_sim": "trainer=ddp, which without GPUs starts two processes on the CPU",
+    "debug=default": "debug=fast",
+    "callbacks=(none|default)": "'callbacks=[]', with which checkpoints are kept, too",
+    "logger=csv": "'logger=[]', with which metrics.csv is written, too",
+    "logger=many_loggers": "'logger=[tensorboard,wandb]'",
+}
+
+
+def elsewhere(typed: str) -> str:
+    """What to type in place of a name that other templates have, or nothing."""
+    found = ((re.fullmatch(pattern, typed), here) for pattern, here in ELSEWHERE.items())
+    return next((f"`{typed}` is not known here; type {match.expand(here)}." for match, here in found if match), "")
 
 
 def flatten(node: Any, prefix: str = "") -> dict[str, Any]:
@@ -25,20 +52,22 @@ def flatten(node: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def mistake(override: Override, flat: dict[str, Any], groups: dict[str, list[str]]) -> str:
-    """What is wrong with an override of a key, or nothing; Hydra itself says it of its own keys and of ~."""
-    text, key, value = str(override.input_line), override.key_or_group, override.value()
-    if override.is_hydra_override() or override.is_delete():
+    """What is wrong with an override of a key, or nothing; Hydra itself says it of its own keys."""
+    text, key, value, deleted = str(override.input_line), override.key_or_group, override.value(), override.is_delete()
+    if override.is_hydra_override():
         return ""
     if key in flat:
-        return wrong_value(key, flat, value)
+        return "" if deleted else wrong_value(key, flat, value)
+    if answer := elsewhere(key):
+        return answer
     parent = key.rpartition(".")[0]
     while parent and parent not in flat:
         parent = parent.rpartition(".")[0]
     if parent and not isinstance(flat[parent], dict | list | None):
         return f"`{parent}` is `{flat[parent]}` and has no keys of its own."
-    plus, (group, _, option) = text.startswith("+"), key.partition(".")
+    plus, (group, _, rest) = text.startswith("+"), key.partition(".")
     if group in LISTS and parent in ("", group):
-        name, offered = option.partition(".")[0], groups.get(group, [])
+        name, offered = rest.partition(".")[0], groups.get(group, [])
         if name in offered:
             chosen = [each for each in offered if f"{group}.{each}" in flat]
             return f"`{group}.{name}` is not chosen; type '{group}=[{','.join([*chosen, name])}]'."
@@ -49,41 +78,43 @@ def mistake(override: Override, flat: dict[str, Any], groups: dict[str, list[str
     free |= isinstance(value, dict) and "_target_" in value
     if plus and free:
         return ""
-    known = [*flat, *groups, *(f"{parent}.{argument}" for argument in arguments or ())]
-    near = "" if arguments and free else nearest(key, [other for other in known if other != parent])
-    hint = f"; did you mean {near}?" if near else "; --cfg job shows those that there are."
-    return f"`{key}` is not in the config{hint}" + (f" To add it, type +{text}." if free else "")
+    known = dict.fromkeys([*flat, *groups, *(f"{parent}.{argument}" for argument in arguments or ())])
+    near = [] if arguments and free else nearest(key, [other for other in known if other != parent])
+    show = f"--cfg job -p {group}" if parent else "--cfg job"
+    hint = f"; did you mean {' or '.join(near)}?" if near else "."
+    hint += f" To add it, type +{text}." if free and not deleted else ""
+    return f"`{key}` is not in the config ({show} prints it){hint}"
 
 
-def nearest(key: str, known: list[str]) -> str:
-    """The key most like this one, else one whose last part is; the first of equals, or nothing."""
-    for part in (str, lambda dotted: dotted.rpartition(".")[2]):
-        likeness = {other: SequenceMatcher(None, part(key), part(other)).ratio() for other in known}
-        best = max(likeness, key=likeness.__getitem__, default="")
-        if best and likeness[best] >= 0.75:
-            return best
-    return ""
+def nearest(key: str, known: list[str]) -> list[str]:
+    """The key most like this one, or else at most five whose last part is like its last."""
+    if near := get_close_matches(key, known, 1, 0.75):
+        return near
+    last = get_close_matches(key.rpartition(".")[2], {other.rpartition(".")[2] for other in known}, 5, 0.75)
+    return [other for other in known if other.rpartition(".")[2] in last][:5]
 
 
 def wrong_value(key: str, flat: dict[str, Any], value: Any) -> str:
     """What is wrong with the type of a value, or nothing; whether it is in range, its constructor says."""
     if value == "":
         return f"`{key}` has no value; type {key}=null for none."
-    texts = [each.replace("\\${", "") for each in (value, flat[key]) if isinstance(each, str)]
-    if flat[key] is None or "${" in "".join(texts):
+    usual, built = flat[key], isinstance(value, dict) and "_target_" in value
+    texts = [each.replace("\\${", "") for each in (value, usual) if isinstance(each, str)]
+    if usual is None or built or "${" in "".join(texts):
         return ""
     parent, _, name = key.rpartition(".")
     while parent and f"{parent}._target_" not in flat:  # inside an argument
         parent, _, name = parent.rpartition(".")
-    target = flat.get(f"{parent}._target_")
-    annotation = (constructor(str(target)) or {}).get(name, UNKNOWN) if target else ""
+    annotation = (constructor(str(flat[f"{parent}._target_"])) or {}).get(name, UNKNOWN) if parent else ""
     words = set(re.findall(r"\w+", annotation))
     if value is None and not (words and words <= {*TYPES}):
         return ""
     if annotation and (not words & {*TYPES, "dict"} or any(word[0] == "_" for word in words)):
         return ""  # a tensor, or an alias
-    kind, kinds = type(value).__name__, {type(flat[key]).__name__, *words}
-    if kind in kinds or (kind not in ("list", "dict") and "str" in kinds) or (kind == "int" and "float" in kinds):
+    kind, kinds = type(value).__name__, {type(usual).__name__, *words}
+    if "float" in kinds:
+        kinds |= {"int"}
+    if kind in kinds or ("str" in kinds and kind not in ("list", "dict")):
         return ""
     must = [say for name, say in TYPES.items() if name in kinds and not (name == "int" and "float" in kinds)]
     return f"`{key}` must be {' or '.join(must) or 'keys with values'}; got `{value}`."

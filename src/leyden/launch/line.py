@@ -12,9 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from leyden import UserError
+from leyden.launch import keys
 
-PLAIN = "-h --help --hydra-help --version --resolve -r --run -m --multirun"  # Hydra's own flags, and those with a value
-VALUED = "-c --cfg -p --package -cn --config-name -cd --config-dir -i --info -sc --shell-completion"
+FLAGS = {  # Hydra's own flags -> what may follow, as a pattern
+    "-h --help --hydra-help --version --resolve -m --multirun": "",
+    "-c --cfg": "job|hydra|all",
+    "-p --package -cn --config-name -cd --config-dir": ".+",
+    "-i --info": "all|config|defaults|defaults-tree|plugins|searchpath",
+    "-sc --shell-completion": r"(install|uninstall|query)=\w+",
+}
 
 
 @dataclass
@@ -45,16 +51,21 @@ def split(argv: list[str], config: str) -> Line:
         UserError: there is no such flag, or its value is missing.
     """
     line, tokens = Line(config), iter(argv)
+    patterns = {flag: pattern for flags, pattern in FLAGS.items() for flag in flags.split()}
     for token in tokens:
         flag, _, value = token.partition("=")
         if not token.startswith("-"):
             line.keys.append(token)
-        elif flag in PLAIN.split():
+        elif flag not in patterns:
+            key = flag.lstrip("-")
+            there = f"`{flag}` is no flag; keys are typed as in {key}={value or next(tokens, '<value>')}."
+            raise UserError(keys.elsewhere(key) or there)
+        elif not (pattern := patterns[flag]):
             line.flags.append(flag)
-        elif flag in VALUED.split() and (value := value or next(tokens, "")):
+        elif re.fullmatch(pattern, value := value or next(tokens, "")):
             line.flags += [flag, value]
         else:
-            raise UserError(f"`{flag}` is no flag, or its value is missing; options are typed as in optimizer.lr=1e-3.")
+            raise UserError(f"`{flag}` must be followed by {pattern.replace('|', ', ')}; got `{value}`.")
     line.typed = list(line.keys)
     line.config = (line.value("-cn", "--config-name") or config).removesuffix(".yaml")
     line.multirun = not {"-m", "--multirun"}.isdisjoint(line.flags) or "hydra.mode=MULTIRUN" in line.keys

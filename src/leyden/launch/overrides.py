@@ -27,13 +27,14 @@ QUOTE = "a list is 'key=[a,b]'; a text with commas, spaces, brackets, # or = or 
 GLOBAL = ("local", "experiment", "debug")  # groups whose files speak of the whole tree
 ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError)  # of Hydra about a config
 Merge = Callable[[DictConfig, ConfigLoader], DictConfig]  # puts the config of an old run in place of the composed one
+Options = dict[str, list[Override]]  # what is typed -> its values
 
 
 class Composed(NamedTuple):
-    """A composed config: with the overrides and Hydra's node, and as it was before the keys were applied."""
+    """A composed config with Hydra's node; `base`: it without that node and the keys, where an old run is in it."""
 
     tree: DictConfig
-    base: DictConfig | None  # None: what Hydra composes from conf/
+    base: DictConfig | None
     loader: ConfigLoader
 
 
@@ -57,7 +58,7 @@ def compose(line: Line, conf: Path, merge: Merge | None = None) -> Composed:
         except ERRORS as error:
             composition.mistakes["config"] = f"The config {line.config} cannot be composed: {in_one_line(error)}"
     if composition.mistakes:
-        raise UserError("\n".join(composition.mistakes.values()))
+        raise UserError("\n".join(dict.fromkeys(composition.mistakes.values())))
     return found
 
 
@@ -67,6 +68,13 @@ def in_one_line(error: Exception) -> str:
     return " ".join(f"{text} {error.__cause__ or ''}".split())
 
 
+def search_in(loader: Any, folder: Path) -> None:
+    """Let Hydra find configs in a further folder, before those of conf/."""
+    path = loader.get_search_path()
+    path.prepend("command-line", f"file://{folder.absolute()}", "schema")
+    loader.repository.initialize_sources(path)
+
+
 class Composition:
     """The groups and keys of a line, in the configs that Hydra finds; `mistakes`: what is typed -> a sentence."""
 
@@ -74,25 +82,23 @@ class Composition:
         self.line, self.mistakes = line, dict[str, str]()
         self.loader: Any = GlobalHydra.instance().config_loader()
         if folder:
-            search_path = self.loader.get_search_path()
-            search_path.prepend("command-line", f"file://{Path(folder).absolute()}", "schema")
-            self.loader.repository.initialize_sources(search_path)
+            search_in(self.loader, Path(folder))
         self.parser: Any = OverridesParser.create(config_loader=self.loader)
-        self.search_path = [key for key in line.keys if name_of(key) == "hydra.searchpath"]
-        groups = self.loader.get_group_options("", ObjectType.GROUP, line.config, self.search_path)
+        groups = self.loader.repository.get_group_options("", ObjectType.GROUP)
         self.groups = {group: self.options(group) for group in groups}
 
     def composed(self, merge: Merge | None) -> Composed:
-        """The tree with all overrides, and as it was before the keys were applied; where nothing is mistaken."""
-        line, typed = self.line, dict[str, list[Override]]()
-        more: list[str] | None = line.keys
-        while more is not None:
-            typed |= {text: self.values(text) for text in more}
-            choices = {text: values for text, values in typed.items() if values and self.is_choice(values[0])}
-            options = [[each for each in values if self.is_option(each)] for values in choices.values()]
-            composed = self.tree([each[0] for each in options if each])
-            line.multirun |= getattr(composed.hydra.mode, "name", "") == "MULTIRUN"
-            more = [text for text in self.ranges(composed) if text not in typed] or None
+        """The tree with all overrides, where nothing is mistaken."""
+        line = self.line
+        typed = {text: self.values(text) for text in line.keys}
+        choices = self.choices(typed)
+        composed = self.tree(choices)
+        line.multirun |= getattr(composed.hydra.mode, "name", "") == "MULTIRUN"
+        ranges = {text: self.values(text) for text in self.ranges(composed)}
+        if more := self.choices(ranges):
+            choices |= more
+            composed = self.tree(choices)
+        typed |= ranges
         for group in GLOBAL:
             if isinstance(composed.get(group), DictConfig):
                 self.mistakes[group] = f"conf/{group}: its file needs the first line '# @package _global_'."
@@ -102,23 +108,24 @@ class Composition:
 
         tree = merge(composed, self.loader) if merge else composed
         base = without_hydra(tree) if merge else None
-        read = [values for text, values in typed.items() if text not in {*choices, *self.mistakes}]
+        read = [values for text, values in typed.items() if values and text not in {*choices, *self.mistakes}]
         self.compare([each for values in read for each in values], tree)
-        for number, option in [(number, option) for number, each in enumerate(options) for option in each[1:]]:
-            node = option.key_or_group.replace("/", ".") + "."
-            below = [each for values in read for each in values if each.key_or_group.startswith(node)]
-            if below or option.key_or_group in ("task", *GLOBAL):
-                others = [each[0] for each in (*options[:number], [option], *options[number + 1 :]) if each]
-                other, beside = self.tree(others), f" (With {option.input_line}.)"
-                self.compare(below, other, beside)
-                self.refuse_unused(other, beside)
-        for values in read if not self.mistakes else ():
-            ConfigLoaderImpl._apply_overrides_to_config(values[:1], tree)
+        for text, options in choices.items():
+            for option in options[1:]:
+                node = option.key_or_group.replace("/", ".") + "."
+                below = [each for values in read for each in values if each.key_or_group.startswith(node)]
+                if below or option.key_or_group in ("task", *GLOBAL):
+                    other, beside = self.tree(choices | {text: [option]}), f" (With {option.input_line}.)"
+                    self.compare(below, other, beside)
+                    self.refuse_unused(other, beside)
+        if not self.mistakes:
+            ConfigLoaderImpl._apply_overrides_to_config([values[0] for values in read], tree)
         self.refuse_unused(tree)
-        firsts = [values[0] for values in typed.values() if values]
-        if line.multirun and not {"--cfg", "-c"}.isdisjoint(line.flags):
-            line.keys = [str(each.input_line) for each in firsts]  # what is shown is the first job
-        tree.hydra.overrides.task = [each.input_line for each in firsts if not each.is_hydra_override()]
+        if "--cfg" in line.flags or "-c" in line.flags:  # what is shown of a sweep is its first job
+            line.keys = [str(values[0].input_line) for values in typed.values() if values]
+        for name, of_hydra in (("hydra", True), ("task", False)):
+            texts = [text for text in line.keys if bool(re.match("hydra[./]", name_of(text))) is of_hydra]
+            tree.hydra.overrides[name] = texts
         return Composed(tree, base, self.loader)
 
     def ranges(self, tree: DictConfig) -> list[str]:
@@ -132,38 +139,52 @@ class Composition:
         try:
             override = self.parser.parse_overrides([text])[0]
         except HydraException:
-            self.mistakes[text] = f"{text} cannot be read; {QUOTE}."
+            override = None
+        if override is None or not override.key_or_group:
+            self.mistakes[text] = keys.elsewhere(name_of(text)) or f"{text} cannot be read; {QUOTE}."
             return []
         if not override.is_sweep_override():
             return [override]
+        if override.is_hydra_override():
+            self.mistakes[text] = f"{text}: a sweep varies keys of its runs, and not Hydra's; take one value."
+            return []
         interval = override.is_interval_sweep()
         texts = [f"{override.value().start:.15g}"] if interval else override.sweep_string_iterator()
         return [each for value in texts for each in self.values(f"{override.get_key_element()}={value}")]
 
-    def tree(self, choices: list[Override]) -> DictConfig:
-        """What Hydra composes of these options, with its own node."""
-        overrides = [*self.search_path, *(str(choice.input_line) for choice in choices)]
-        return hydra.compose(self.line.config, overrides, return_hydra_config=True)
+    def choices(self, typed: Options) -> Options:
+        """What is typed of groups, with those of the options that there are."""
+        of_groups = {
+            text: values
+            for text, values in typed.items()
+            if values and not isinstance(values[0].value(), dict) and self.options(values[0].key_or_group)
+        }
+        return {text: [each for each in values if self.is_option(each)] for text, values in of_groups.items()}
+
+    def tree(self, choices: Options) -> DictConfig:
+        """What Hydra composes of the first of these options, with its own node."""
+        texts = [str(options[0].input_line) for options in choices.values() if options]
+        return hydra.compose(self.line.config, texts, return_hydra_config=True)
 
     def options(self, group: str) -> list[str]:
-        found = self.loader.get_group_options(group, config_name=self.line.config, overrides=self.search_path)
-        return [option for option in found if not option.startswith("_")]
-
-    def is_choice(self, override: Override) -> bool:
-        return not isinstance(override.value(), dict) and bool(self.options(override.key_or_group))
+        return [name for name in self.loader.repository.get_group_options(group) if not name.startswith("_")]
 
     def is_option(self, choice: Override) -> bool:
         """Whether a group has the option that is chosen, or all that are; if not, this is a mistake."""
-        group, value, many = choice.key_or_group, choice.value(), choice.key_or_group in keys.LISTS
+        text, group, value = str(choice.input_line), choice.key_or_group, choice.value()
+        many = group in keys.LISTS
         if many and (choice.is_delete() or value is None):
-            self.mistakes[str(choice.input_line)] = f"`{group}` must be a list; type '{group}=[]' for none."
+            self.mistakes[text] = f"`{group}` must be a list; type '{group}=[]' for none."
             return False
         for option in [] if choice.is_delete() else value if many and isinstance(value, list) else [value]:
             folder, _, name = f"{group}/{option}".rpartition("/")
             if name not in (known := self.options(folder)):
-                must = f"must be {'some' if many else 'one'} of {', '.join(known)}; got `{option}`"
-                near = "".join(f"; did you mean {guess}?" for guess in get_close_matches(name, known, 1, 0.5))
-                self.mistakes[str(choice.input_line)] = f"`{group}` {must}{near or '.'}"
+                near = get_close_matches(name, known, 5, 0.5) if isinstance(option, str) else []
+                shown = near or known[:9]
+                must = f"{'some' if many else 'one'} of {', '.join(shown)}{' ...' * (shown != known)} (see --help)"
+                hint = f"; did you mean {near[0]}?" if near else "."
+                wrong = f"`{group}` must be {must}; got `{option}`{hint}"
+                self.mistakes[text] = keys.elsewhere(f"{group}={option}") or wrong
                 return False
         return True
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from leyden import UserError, require
 from leyden.launch import overrides, ranks, stored, sweeps
+from leyden.launch.keys import elsewhere
 from leyden.launch.line import Line, name_of, split, value_of
 from leyden.launch.overrides import Composed
 from leyden.run import configs, keys, paths
@@ -55,8 +56,6 @@ def plan(argv: list[str], config: str) -> Start:
     if config in ("predict", "export") and (ranks.outside() or ranks.count(tree.trainer) > 1):
         raise UserError(f"{config}.py runs in one process, without torchrun; type trainer.devices=1.")
     if line.multirun:
-        if tree.hydra.runtime.choices["hydra/sweeper"] == "basic":
-            line.keys.append("hydra.sweeper._target_=hydra_plugins.search.Grid")
         return Start("multirun", line, found, sweep or paths.create(folder / "sweep"), sweep is None)
     if run and "resume" in asked:
         return going_on(line, run, found, asked["resume"], is_longer(line))
@@ -77,7 +76,9 @@ def composed(line: Line, config: str, asked: dict[str, str], logs: Path) -> tupl
     if purpose == stored.RESUME and line.multirun:
         raise UserError(f"resume={asked['resume']} goes on with one run; take -m out.")
     if not purpose and "run" in ASKED.get(config, ()):
-        raise UserError(f"Which run? Type run=<run directory, checkpoint or latest>; {config}.py --help has more.")
+        answers = [answer for key in line.keys if (answer := elsewhere(name_of(key)))]
+        which = f"Which run? Type run=<run directory, checkpoint or latest>; {config}.py --help has more."
+        raise UserError([*answers, which][0])
     if not purpose:
         return overrides.compose(line, paths.CONF), None
     run = paths.find(asked[purpose], logs, unfinished=purpose == stored.RESUME and not is_longer(line))
@@ -93,12 +94,14 @@ def composed(line: Line, config: str, asked: dict[str, str], logs: Path) -> tupl
 def forbid(line: Line) -> None:
     """Raises UserError for what would make two runs share a directory, or cannot be both."""
     for key in line.keys:
+        if name_of(key) == "hydra.searchpath":
+            raise UserError(f"{key}: type --config-dir <folder> for configs from elsewhere.")
         if name_of(key) in OWN_DIRECTORY:
             raise UserError(f"{key}: each run makes a directory of its own; type log_dir=<folder> or name=<name>.")
         if line.multirun and name_of(key) == "name":
             raise UserError(f"{key}: a sweep has many runs, which cannot share a name; take it or -m out.")
-    if not {*SHOWS}.isdisjoint(line.flags) and not {"-m", "--multirun"}.isdisjoint(line.flags):
-        raise UserError("--cfg and --info show one run; take -m out.")
+    if len({"-m", "--multirun", *SHOWS}.intersection(line.flags)) > 1:
+        raise UserError("--cfg and --info show one run, one at a time; take -m or the other flag out.")
 
 
 # a run that is there already

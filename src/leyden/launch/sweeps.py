@@ -2,7 +2,6 @@
 
 import math
 import re
-import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,17 +13,18 @@ from leyden import Failed, UserError
 from leyden.files import lock, read_json, write_json
 from leyden.launch import cluster, ranks, stored
 from leyden.launch.line import Line, name_of
-from leyden.run import configs, paths
+from leyden.run import paths
 from leyden.run.run import DONE, Busy, Run, Status, now
 
 POLICY = ("retry_failed", "max_failures", "stop_on_failure")  # what may be typed anew for a sweep that goes on
-ELSEWHERE = (*POLICY, "log_dir")  # what does not tell jobs from each other
-MULTIRUN = ("-m", "--multirun")
-OF_HYDRA = (  # what may be taken from a sweep.json of Hydra's own, each with no dict and nothing that stands elsewhere
-    r"hydra/(sweeper|launcher)=[\w-]+"
-    r"|hydra\.launcher\.(n_jobs|dry_run|partition|account|nodes|mem_gb|timeout_min|array_parallelism|\w+_per_\w+)=[\w.-]*"
-    r"|hydra\.sweeper\.(sampler|pruner)\._target_=optuna\.(samplers|pruners)\.\w+"
-    r"|hydra\.sweeper\.(?!params|.*_target_)[\w.]+=[^{]*"
+ELSEWHERE = re.compile(rf"({'|'.join(POLICY)}|log_dir)=|hydra\.")  # what does not tell jobs from each other
+# what of a sweep.json, which may be another's, can make nothing run that is not in conf/
+KEYS = r"[+~]*(?!hydra\b|own\b|trusted\b|.*_target_|.*\.\.|[\w/-]+=.*\$)\w[\w./-]*(=.*)?"
+OF_HYDRA = (
+    r"|hydra/(sweeper|launcher)=[\w-]+"
+    r"|\+*hydra\.launcher\.(?!setup|_)\w+=[\w.-]*"
+    r"|\+*hydra\.sweeper\.(sampler|pruner)\._target_=optuna\.(samplers|pruners)\.\w+"
+    r"|\+*hydra\.sweeper\.(?!params|.*_target_)[\w.]+=[^{$]*"
 )
 
 
@@ -47,53 +47,32 @@ def go_on(line: Line, asked: str, logs: Path) -> Path:
         UserError: the sweep cannot be found, or was started with what counts only where it is typed.
     """
     directory = find(asked, logs)
-    said = read_json(directory / "sweep.json")
-    typed = {name_of(key) for key in line.keys}
+    said, typed = read_json(directory / "sweep.json"), {name_of(key) for key in line.keys}
     keys = [str(key) for key in said["keys"] if name_of(str(key)) not in typed]
-    refused = [key for key in keys if not may_be_stored(key)]
-    flags = [flag for flag in line.flags if flag not in MULTIRUN]
-    if not flags:
-        flags = list(map(str, said.get("flags", [])))
-        if not re.fullmatch(r"((-cn|--config-name) \w[\w-]*(\.yaml)?)?", " ".join(flags)):
-            refused.append(shlex.join(flags))
-    if refused:
-        what = f"{directory / 'sweep.json'} has {' '.join(refused[0].split())}, which is not taken from a file"
+    config = str(line.value("-cn", "--config-name") or said.get("config") or line.config)
+    refused = [key for key in keys if not re.fullmatch(KEYS + OF_HYDRA, key)]
+    for word in [*refused, *([] if re.fullmatch(r"\w[\w.-]*", config) else [config])]:
+        what = f"{directory / 'sweep.json'} has {' '.join(word.split())}, which is not taken from a file"
         raise UserError(f"{what}, as it may build or run anything; if you know it, type it again after sweep=.")
     line.keys = keys + line.keys
-    line.typed, line.multirun = list(line.keys), True
-    line.flags = ["--multirun", *flags]
-    line.config = (line.value("-cn", "--config-name") or line.config).removesuffix(".yaml")
+    line.typed, line.multirun, line.config = list(line.keys), True, config.removesuffix(".yaml")
     print(f"going on with {paths.in_words(directory)}")
     return directory
-
-
-def may_be_stored(override: str) -> bool:
-    """Whether an override out of a sweep.json, which may be another's, can make nothing run that is not in conf/."""
-    override = override.lstrip("+~").removeprefix("hydra.sweeper.params.")  # a key and its ranges
-    if override.startswith("hydra"):
-        return bool(re.fullmatch(OF_HYDRA, override))
-    name, _, value = override.partition("=")
-    if not re.fullmatch(r"\w[\w-]*([./][\w-]+)*", name) or "_target_" in override:  # no flag, no package, no way up
-        return False
-    option = not (paths.CONF / name).is_dir() or not re.search(r"\.\.|\$", value)  # one of conf/
-    return option and name.split(".")[0] not in configs.PACKAGES
 
 
 @contextmanager
 def kept(directory: Path, line: Line) -> Iterator[None]:
     """Note what a sweep is started with, or goes on with, unless that is refused."""
-    lasting = [key for key in line.typed if name_of(key) not in POLICY]
-    new = {"keys": lasting, "flags": [flag for flag in line.flags if flag not in MULTIRUN]}
-    before = note(directory, new)
+    before = note(directory, keys=[key for key in line.typed if name_of(key) not in POLICY], config=line.config)
     try:
         yield
     except UserError as error:
         if before and not isinstance(error, Failed):
-            note(directory, {name: before[name] for name in new})
+            note(directory, keys=before["keys"], config=before.get("config"))
         raise
 
 
-def note(directory: Path, fields: dict[str, Any]) -> dict[str, Any]:
+def note(directory: Path, **fields: Any) -> dict[str, Any]:
     """Change fields of sweep.json; returns what it was."""
     with lock(directory / ".lock"):
         before = read_json(directory / "sweep.json")
@@ -101,17 +80,22 @@ def note(directory: Path, fields: dict[str, Any]) -> dict[str, Any]:
         return before
 
 
-def numbered(directory: Path, jobs: list[list[str]]) -> list[int]:
-    """The number of each job: that of an earlier start if it is the same, else a new one."""
-    mine = [sorted(key for key in job if name_of(key) not in ELSEWHERE and key[:6] != "hydra.") for job in jobs]
+def numbered(directory: Path, jobs: list[list[str]]) -> dict[int, list[str]]:
+    """Jobs by number: that of an earlier start for the same job, else a new one."""
+    names = [tuple(sorted(key for key in job if not ELSEWHERE.match(key))) for job in jobs]
     with lock(directory / ".lock"):
         said = read_json(directory / "sweep.json")
-        known = said.get("jobs", [])
-        for job in mine:
-            if job not in known:
-                known.append(job)
-        write_json(directory / "sweep.json", said | {"jobs": known})
-    return [known.index(job) for job in mine]
+        known = {tuple(job): number for number, job in enumerate(said.get("jobs", []))}
+        for name in names:
+            known.setdefault(name, len(known))
+        write_json(directory / "sweep.json", said | {"jobs": list(known)})
+    return {known[name]: job for name, job in zip(names, jobs, strict=True)}
+
+
+def is_left(directory: Path, retry: bool) -> bool:
+    """Whether a job is still to be done: it is not at its end, or failed and is to be tried again."""
+    status = Run(directory).record.get("status")
+    return status not in DONE and (status != Status.FAILED or retry)
 
 
 # one job
@@ -128,9 +112,8 @@ def attempt(directory: Path, cfg: DictConfig, carry_out: Callable[[DictConfig, b
         with run.claim():
             record = run.record  # as it is now that nobody else has it
             status = record.get("status")
-            if status in DONE or (status == Status.FAILED and not cfg.get("retry_failed")):
-                again = "" if status in DONE else "; retry_failed=true tries it again"
-                return leave(f"job {directory.name} is {status}{again}", run.objective)
+            if not is_left(directory, bool(cfg.get("retry_failed"))):
+                return leave(f"job {directory.name} is {status}", run.objective)
             value = carry_out(going_on(cfg, run) if status else cfg, status == Status.RUNNING)
             logged = {name: last for split in ("train", "val") for name, last in run.metrics.get(split, {}).items()}
             if value is None and math.isnan(logged.get(cfg.get("objective"), 0)):

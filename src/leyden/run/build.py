@@ -201,6 +201,9 @@ def trainer(cfg: DictConfig, callbacks: list[Callback]) -> Trainer:
         require(value is None or value > 0, f"trainer.{key}", "above 0", value)
     bar = bool(cfg.trainer.enable_progress_bar) and sys.stdout.isatty()
     ours: dict[str, Any] = {}
+    nodes = cfg.trainer.get("plugins")
+    nodes = nodes if OmegaConf.is_list(nodes) else [nodes] * (nodes is not None)
+    plugins = [make(cfg, "trainer.plugins", node) for node in nodes]
     if cfg.trainer.strategy == "ddp":
         timeout = timedelta(seconds=cfg.get("timeout") or 600)
         ours["strategy"] = DDPStrategy(timeout=timeout, gradient_as_bucket_view=True)
@@ -213,7 +216,7 @@ def trainer(cfg: DictConfig, callbacks: list[Callback]) -> Trainer:
         callbacks=callbacks + [RichProgressBar(refresh_rate=20)] * bar,
         logger=group(cfg, "logger", Logger),
         profiler=make(cfg, "profiler", cfg.profiler, Profiler) if cfg.get("profiler") else None,
-        plugins=[AtomicIO(Run(cfg.run_dir).update)],
+        plugins=[*plugins, AtomicIO(Run(cfg.run_dir).update)],
         default_root_dir=cfg.run_dir,
         enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
         enable_progress_bar=bar,

@@ -18,6 +18,7 @@ HARMLESS = (
 LABEL = (
     "name", "tags", "note", "run_dir", "log_dir", "data_dir", "resume", "rerun", "sweep", "retry_failed",
     "max_failures", "stop_on_failure", "trusted", "own", "exact", "facts", "objective", "logger", "profiler",
+    "test",
 )  # fmt: skip
 ROLES = {"growth": GROWTH, "place": PLACE, "path": PATHS, "harmless": HARMLESS, "label": LABEL}
 ROLE_OF = {key: name for name, keys in ROLES.items() for key in keys}

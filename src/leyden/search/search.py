@@ -11,7 +11,7 @@ from hydra.core.override_parser.types import Override
 from leyden import UserError, said
 from leyden.files import lock, read_json, write_json
 from leyden.run import paths
-from leyden.run.run import Run, Status, alive, this_process
+from leyden.run.run import DONE, Run, Status, alive, this_process
 from leyden.run.study import build, live, optuna, repair_journal, store
 
 
@@ -26,22 +26,19 @@ def values_of(override: Override) -> list[str]:
 
 def space(override: Override, usual: Any) -> Any:
     """Optuna's distribution of a range; one of whole numbers where the key's usual value is one."""
-    kinds = optuna().distributions
-    value: Any = override.value()
-    if override.is_interval_sweep():
-        low, high, step = value.start, value.end, None
-    elif override.is_range_sweep() and not value.shuffle:
-        numbers = list(map(float, values_of(override)))
-        low, high, step = numbers[0], numbers[-1], None if "log" in value.tags else value.step
-    else:
+    kinds, value, interval = optuna().distributions, override.value(), override.is_interval_sweep()
+    if not interval and (not override.is_range_sweep() or value.shuffle):
         return kinds.CategoricalDistribution(values_of(override))
+    numbers = [value.start, value.end] if interval else [float(number) for number in values_of(override)]
+    low, high, log = numbers[0], numbers[-1], "log" in value.tags
+    step = None if interval or log else value.step
     whole = all(float(number).is_integer() for number in (low, high, step or 1))
     try:
         if whole and (isinstance(value.start, int) or isinstance(usual, int)):
-            return kinds.IntDistribution(int(low), int(high), "log" in value.tags, int(step or 1))
-        return kinds.FloatDistribution(low, high, "log" in value.tags, step)
+            return kinds.IntDistribution(int(low), int(high), log, int(step or 1))
+        return kinds.FloatDistribution(low, high, log, step)
     except ValueError as error:
-        raise UserError(f"{override.input_line}: {str(error).rstrip('.')}.") from error
+        raise UserError(f"{override.input_line}: {said(error)}.") from error
 
 
 class Search:
@@ -61,8 +58,7 @@ class Search:
     def __init__(self, directory: Path, spaces: dict[str, Any], direction: str, retry: bool = False, **settings: Any):
         self.directory, self.spaces, self.retry, self.settings = directory, spaces, retry, settings
         self.tried: set[int] = set()  # jobs that this process has started
-        # what a sweep is called, also when its directory has another name by now
-        self.sweep = str(read_json(directory / "sweep.json").get("id") or directory.name)
+        self.sweep = str(read_json(directory / "sweep.json").get("id") or directory.name)  # a moved one keeps its name
         name, url, pruner = settings["study_name"] or self.sweep, settings["storage"], settings["pruner"]
         if url and url.startswith("sqlite:///"):  # its file counts from the project
             url = f"sqlite:///{paths.in_project(url.removeprefix('sqlite:///'))}"
@@ -70,18 +66,16 @@ class Search:
         shared = f"leyden-{zlib.crc32(f'{url} {name}'.encode()):x}.lock"
         self.lock = lock(Path(tempfile.gettempdir(), shared) if url else directory / ".lock")
         with self.lock:  # one makes the tables
-            if url is None:
+            if not url:
                 repair_journal(directory / "study.log")
-            self.storage = store(directory, url)
-            make = optuna().create_study
+            self.storage, make = store(directory, url), optuna().create_study
             self.study = make(storage=self.storage, study_name=name, direction=direction, load_if_exists=True)
-            is_to, count = self.study.direction.name.lower(), len(self.trials())
-            last = max((int(path.name) for path in directory.iterdir() if path.name.isdecimal()), default=-1)
-            if is_to != direction:
-                raise UserError(f"The study {name} is to {is_to}, not to {direction}.")
-            if count <= last:  # its storage is not the one that it had
-                raise UserError(f"{directory} has a job {last}, its study only {count} trials; start a new search.")
-            write_json(directory / "study.json", {"storage": url, "name": name, "pruner": pruner})
+        if (is_to := self.study.direction.name.lower()) != direction:
+            raise UserError(f"The study {name} is to {is_to}, not to {direction}.")
+        jobs = [int(path.name) for path in directory.iterdir() if path.name.isdecimal()]
+        if jobs and max(jobs) >= len(self.trials()):
+            raise UserError(f"{directory} has a job that its study does not know; start a new search.")
+        write_json(directory / "study.json", {"storage": url, "name": name, "pruner": pruner})
 
     def trials(self, *states: str) -> list[Any]:
         """All trials, or those of this sweep that have values and are in one of these states."""
@@ -89,32 +83,38 @@ class Search:
         mine = [trial for trial in known if trial.user_attrs.get("sweep") == self.sweep]
         return [trial for trial in mine if trial.state.name in states] if states else known
 
+    def job(self, trial: Any) -> Run:
+        """The run of a trial."""
+        return Run(self.directory / str(trial.number))
+
+    def end(self, trial: Any, value: float | None = None, state: str | None = None) -> None:
+        """Tell the study what came of a trial: a value, or FAIL or PRUNED."""
+        states = optuna().trial.TrialState
+        self.study.tell(trial.number, value, states[state] if state else None, skip_if_finished=True)
+
     def propose(self, at_once: int) -> dict[int, list[str]]:
         """The next jobs, number -> overrides; none: the search is at its end."""
         with self.lock:
-            self.fail_orphaned_trials()
+            for trial in self.trials():
+                if trial.state.name == "RUNNING" and "overrides" not in trial.user_attrs:
+                    self.end(trial, state="FAIL")  # it got no values: its process was killed, or its ranges refused
             numbers = [trial.number for trial in self.left() if trial.number not in self.tried][:at_once]
             started = sum("overrides" in trial.user_attrs for trial in self.trials())
             new = min(at_once - len(numbers), self.settings["n_trials"] - started)
             numbers += [self.ask() for _ in range(new)]
             self.tried.update(numbers)
-            return {number: self.claim(number) for number in numbers}
+            known = self.trials()
+            for number in numbers:
+                if not known[number].state.is_finished():  # as a failed one is
+                    by = {"status": Status.RUNNING, **this_process()}
+                    live(self.study, self.storage, number).set_user_attr("by", by)
+            return {number: known[number].user_attrs["overrides"] for number in numbers}
 
     def left(self) -> list[Any]:
         """Trials whose jobs are not done, and run by nobody."""
         trials = [trial for trial in self.trials("RUNNING") if not alive(trial.user_attrs.get("by", {}))]
         trials += [trial for trial in self.trials("FAIL") if self.retry and self.job(trial).status == Status.FAILED]
         return [trial for trial in trials if not alive(self.job(trial).record)]
-
-    def job(self, trial: Any) -> Run:
-        """The run of a trial."""
-        return Run(self.directory / str(trial.number))
-
-    def fail_orphaned_trials(self) -> None:
-        """End trials that got no values: their process was killed, or their ranges were refused."""
-        for trial in self.trials():
-            if trial.state.name == "RUNNING" and "overrides" not in trial.user_attrs:
-                self.study.tell(trial.number, state=optuna().trial.TrialState.FAIL, skip_if_finished=True)
 
     def ask(self) -> int:
         """The number of a new trial, which has its values; UserError where the sampler refuses the ranges."""
@@ -130,21 +130,12 @@ class Search:
         trial.set_user_attr("overrides", [f"{key}={value}" for key, value in trial.params.items()])
         return trial.number
 
-    def claim(self, number: int) -> list[str]:
-        """Note which process runs a trial; returns its overrides."""
-        known = self.trials()[number]
-        if not known.state.is_finished():  # no other try of a failed one
-            live(self.study, self.storage, number).set_user_attr("by", {"status": Status.RUNNING, **this_process()})
-        return known.user_attrs["overrides"]
-
     def settle(self) -> None:
         """Tell the study of each job that has ended."""
         with self.lock:
             for trial in self.trials("RUNNING"):
-                status, value = self.job(trial).status, self.job(trial).objective
-                states = optuna().trial.TrialState
-                if status == Status.FINISHED and value is not None and math.isfinite(value):
-                    self.study.tell(trial.number, value, skip_if_finished=True)
-                elif status in (Status.FINISHED, Status.FAILED, Status.PRUNED):
-                    state = states.PRUNED if status == Status.PRUNED else states.FAIL
-                    self.study.tell(trial.number, state=state, skip_if_finished=True)
+                job, value = self.job(trial), self.job(trial).objective
+                if job.status == Status.FINISHED and value is not None and math.isfinite(value):
+                    self.end(trial, value)
+                elif job.status in (*DONE, Status.FAILED):
+                    self.end(trial, state="PRUNED" if job.status == Status.PRUNED else "FAIL")

@@ -269,7 +269,7 @@ def test_a_file_may_ask_for_multirun(project):
 def test_groups_and_options_of_a_further_folder_are_known(project, tmp_path):
     files = {"part/mine.yaml": "own: 2\n", "soil/clay.yaml": "wet: true\n", "mine.yaml": "x: 1\n"}
     folder = write(tmp_path / "a b", files)
-    for where in (["-cd", str(folder)], [f"hydra.searchpath=['file://{folder}']"], [f"--config-dir={folder}"]):
+    for where in (["-cd", str(folder)], [f"--config-dir={folder}"]):
         tree = check(*where, "part=mine", "part.own=3", "+soil=clay", "soil.wet=false", config="main", conf=project)
         assert (tree.part.own, tree.soil.wet) == (3, False)
         assert "did you mean mine?" in mistakes(*where, "part=mime", config="main", conf=project)[0]

@@ -1,30 +1,34 @@
-"""A table from a CSV file: columns of numbers, columns of categories, and one to predict."""
+"""A table from a CSV or Parquet file: columns of numbers, columns of categories, and one to predict."""
 
-import csv
 import logging
 import math
 import re
+from datetime import datetime, timezone
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from leyden import UserError, require
+from leyden import UserError, require, said
 from leyden.data.datamodule import DataModule
 from leyden.data.folders import log_once, natural
 from leyden.data.samples import Samples, moments
 
 FEW, MOST = 20, 1000  # whole numbers that still look like classes; categories of a column
-GROUP = r"[,' \u00a0\u202f]"  # between the digits of 1,234,567
+GROUP = r"[,' \u00a0\u2009\u202f]"  # between the digits of 1,234,567
 GROUPED = re.compile(rf"[+-]?\d{{1,3}}({GROUP}\d{{3}})+(\.\d*)?")
 SWAP = str.maketrans(",.", ".,")
+DATE = "date"  # in place of a decimal mark: numbers are seconds, written as dates and times of ISO 8601
+ENDINGS = tuple(f".{kind}{packed}" for kind in ("csv", "tsv") for packed in ("", ".gz", ".bz2", ".zip", ".xz", ".zst"))
+ENDINGS = (*ENDINGS, ".parquet")
 log = logging.getLogger(__name__)
 
 
 class Table(DataModule):
-    """The rows of a CSV file; conf/data/table.yaml explains the arguments.
+    """The rows of a CSV or Parquet file; conf/data/table.yaml explains the arguments.
 
     x is B x columns: a number less the column's `offset`, the index of a category, or NaN where the value is missing.
     The facts' `columns`, for leyden.tasks.preprocess.Encode, hold the `categories` of the training rows, "" for
@@ -41,12 +45,15 @@ class Table(DataModule):
         ignore: list[str] | None = None,
         missing: list[str] | None = None,
         separator: str | None = None,
+        encoding: str = "utf-8",
+        compression: str = "infer",
         **loader: Any,
     ):
         super().__init__(**loader)
-        self.path, self.target, self.separator = Path(path).expanduser(), str(target), separator
-        self.numeric, self.categorical, self.ignore, self.missing = (
-            [str(name) for name in names or []] for names in (numeric, categorical, ignore, missing)
+        self.path, self.target = Path(path).expanduser(), str(target)
+        self.format = separator, missing or [], encoding, compression
+        self.numeric, self.categorical, self.ignore = (
+            [str(name) for name in names or []] for names in (numeric, categorical, ignore)
         )
         kinds: dict[str, list[str]] = {"auto": [], "classes": self.categorical, "numbers": self.numeric}
         require(target_kind in kinds, "data.target_kind", "auto, classes or numbers", target_kind)
@@ -55,10 +62,10 @@ class Table(DataModule):
     def read(self, split: str) -> tuple[Tensor, Tensor] | None:
         if split != "train":
             return None
-        cells, self.lines, self.mark = load(self.path, self.separator, self.missing)
+        cells, self.lines, self.mark = load(self.path, *self.format)
         for name in (self.target, *self.numeric, *self.categorical, *self.ignore):
             if name not in cells:
-                raise UserError(f"{self.path} has no column '{name}' that data asks for; it has {', '.join(cells)}.")
+                raise UserError(f"{self.path} has no column '{name}', only {', '.join(cells)}; see data.separator.")
         y = self.targets(cells.pop(self.target))
         train = self.cut(y, val=True, test=True)["train"].tolist()
         self.columns = [self.column(name, cells[name], train) for name in cells if name not in self.ignore]
@@ -96,8 +103,8 @@ class Table(DataModule):
         """
         if name in self.categorical:
             return None
-        marks = "." if self.mark == "," else ",." if any("," in text for text in texts) else ".,"
-        decimal = max(marks, key=lambda mark: sum(is_number(text, mark) for text in texts))
+        marks = ["."] if self.mark == "," else [",", "."] if any("," in text for text in texts) else [".", ","]
+        decimal = max([*marks, DATE], key=lambda mark: sum(is_number(text, mark) for text in texts))
         wrong = [row for row, text in enumerate(texts) if text and not is_number(text, decimal)]
         if wrong and (name in self.numeric or 2 * len(wrong) < len(texts) - texts.count("")):
             what = f"Column {name} of {self.path} holds numbers, but '{texts[wrong[0]]}' in line {self.lines[wrong[0]]}"
@@ -108,17 +115,18 @@ class Table(DataModule):
         numbers = values[~values.isnan()]
         close = len(numbers.float().unique()) < len(numbers.unique())  # a float32 cannot tell them apart
         form = {"offset": float(numbers.median())} if close and numbers.median().abs() > numbers.std() else {}
-        apart = len({Decimal(plain(text, decimal)) for text in texts if is_number(text, decimal)})
+        exact = str if decimal == DATE else Decimal
+        apart = len({exact(plain(text, decimal)) for text in texts if is_number(text, decimal)})
         equal = apart - len((numbers - form.get("offset", 0.0)).float().unique())
         if 100 * equal > apart:
             log.warning("%s of %s: %s of %s different values are equal as float32.", name, self.path, equal, apart)
-        return values, form | ({"decimal": ","} if decimal == "," else {})
+        return values, form | ({} if decimal == "." else {"decimal": decimal})
 
     def facts_of_x(self, train: Samples) -> dict[str, Any]:
         mean, std = list[float](), list[float]()  # of the model's inputs: categories stay 0 and 1
         for column, values in zip(self.columns, train.x.T, strict=True):
             count = len(column.get("categories", []))
-            part = ([0.0] * count, [1.0] * count) if count else moments(values.nan_to_num(column["fill"])[:, None])
+            part = ([0.0] * count, [1.0] * count) if count else moments([values.nan_to_num(column["fill"])[:, None]])
             mean, std = mean + part[0], std + part[1]
         for key in ("categories", "decimal", "offset"):
             if found := [column["name"] for column in self.columns if key in column]:
@@ -135,6 +143,9 @@ def plain(text: str, decimal: str) -> str:
 def number(text: str, decimal: str = ".") -> float:
     """A cell as a number; NaN if it is none that a float32 can hold."""
     try:
+        if decimal == DATE:
+            time = datetime.fromisoformat(text)
+            return (time if time.tzinfo else time.replace(tzinfo=timezone.utc)).timestamp()
         value = float(plain(text, decimal))
     except ValueError:
         return math.nan
@@ -154,24 +165,43 @@ def codes(column: dict[str, Any], texts: list[str]) -> list[float]:
     return [index.get(text, index.get("", math.nan)) for text in texts]
 
 
-def load(path: Path, separator: str | None, missing: list[str]) -> tuple[dict[str, list[str]], list[int], str]:
-    """The cells by column, "" where missing, the line of each row, the separator. Raises UserError for no CSV file."""
+def load(
+    path: Path, separator: str | None, missing: list[str], encoding: str = "utf-8", compression: str = "infer"
+) -> tuple[dict[str, list[str]], list[int], str]:
+    """The cells by column, "" where missing, the line of each row, the separator. Raises UserError for no table."""
+    import pandas as pd  # slow
+
+    how: dict[str, Any] = {"header": None, "dtype": object, "keep_default_na": False, "skip_blank_lines": False}
+    read = partial(pd.read_csv, path, engine="python", encoding=encoding, compression=compression, **how)
+    mark = separator or ""
     try:
-        with open(path, newline="", encoding="utf-8-sig") as file:
-            head = file.readline()
-            file.seek(0)
-            mark = separator or max(",;\t", key=lambda mark: len(next(csv.reader([head], delimiter=mark))))
-            reader = csv.reader(file, delimiter=mark, strict=True)
-            rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if any(map(str.strip, row))]
-    except (OSError, UnicodeDecodeError, TypeError, csv.Error) as error:  # TypeError: a separator of two characters
-        raise UserError(f"{path.absolute()} cannot be read ({error}); see data.path and data.separator.") from error
-    if len(rows) < 2:
+        if path.suffix.lower() == ".parquet":
+            frame = pd.read_parquet(path)
+            rows = [list(frame.columns), *frame.astype(object).where(frame.notna(), "").to_numpy().tolist()]
+        else:
+            mark = separator or max(",;\t", key=lambda mark: read(sep=mark, nrows=1).shape[1])
+            rows = read(sep=mark).to_numpy().tolist()
+    except ImportError as error:
+        raise UserError(f"{path} needs a package: type pip install -e '.[parquet]' ({said(error)}).") from error
+    except Exception as error:  # decoders and archives have errors of many kinds
+        keys = "data.path, data.separator, data.encoding and data.compression"
+        raise UserError(f"{path.absolute()} cannot be read ({said(error)}); see {keys}.") from error
+    line, names, lines, columns = 0, list[str](), list[int](), list[list[str]]()
+    for row in rows:
+        line += 1 + sum(str(cell).count("\n") for cell in row)  # within quotes
+        cells = [str(cell).strip() for cell in row if cell is not None]
+        if not any(cells):
+            continue
+        if not names:
+            names, columns = cells, [[] for _ in cells]
+            continue
+        if len(cells) != len(names):
+            raise UserError(f"Line {line} of {path} has {len(cells)} cells, but the header {len(names)}; mend it.")
+        lines.append(line)
+        for column, cell in zip(columns, cells, strict=True):
+            column.append("" if cell in missing else cell)
+    if not lines:
         raise UserError(f"{path} has no rows; it needs a header and a row for each sample.")
-    (_, names), *rows = rows
     if len(set(names)) < len(names):
         raise UserError(f"The header of {path} has a name twice: {', '.join(names)}; rename one.")
-    for line, row in rows:
-        if len(row) != len(names):
-            raise UserError(f"Line {line} of {path} has {len(row)} cells, but the header {len(names)}; mend it.")
-    cells = {name: ["" if row[place] in missing else row[place] for _, row in rows] for place, name in enumerate(names)}
-    return cells, [line for line, _ in rows], mark
+    return dict(zip(names, columns, strict=True)), lines, mark

@@ -17,7 +17,7 @@ from leyden.data.image_folder import ImageFolder
 from leyden.deploy.graph import Metadata
 
 BATCHES = (".npy", ".npz")
-ENDINGS = {"image": (*decode.ENDINGS, *BATCHES), "sequence": (".csv", *BATCHES), "table": (".csv", ".tsv", *BATCHES)}
+ENDINGS = {"image": (*decode.ENDINGS, *BATCHES), "sequence": (".csv", *BATCHES), "table": (*table.ENDINGS, *BATCHES)}
 
 
 class Sample(NamedTuple):
@@ -87,7 +87,7 @@ def arrays(name: str, file: Path, metadata: Metadata) -> Iterator[Sample]:
     """
     try:
         csv = file.suffix.lower() == ".csv"
-        x = folders.load(file).numpy() if csv else np.load(file, allow_pickle=False)
+        x = folders.load(file).numpy() if csv else np.load(file, mmap_mode="r", allow_pickle=False)
         x = x if isinstance(x, np.ndarray) else x["x"]
     except UserError:
         raise
@@ -95,8 +95,14 @@ def arrays(name: str, file: Path, metadata: Metadata) -> Iterator[Sample]:
         raise UserError(f"{file} cannot be read as a batch ({said(error)}).") from error
     single = metadata.kind == "sequence" and x.ndim == 2
     x, dims = x[None] if single else x, next(iter(metadata.inputs.values()))
+    if metadata.kind == "image":
+        x = channels_first(x, dims)
     fits = x.ndim == len(dims) and all(isinstance(d, str) or d == size for d, size in zip(dims, x.shape, strict=True))
-    if not fits or not (x.dtype == metadata.dtype if metadata.kind == "image" else x.dtype.kind in "buif"):
+    if (
+        not fits
+        or x.dtype.kind not in "buif"
+        or (metadata.kind == "image" and (x.dtype == "uint8") != (metadata.dtype == "uint8"))
+    ):
         takes, got = (" x ".join(map(str, sizes)) for sizes in (dims, x.shape))
         raise UserError(f"{file} must hold {metadata.dtype} of {takes}, as the model takes it; got {x.dtype} of {got}.")
     for index, values in enumerate(x):
@@ -104,10 +110,19 @@ def arrays(name: str, file: Path, metadata: Metadata) -> Iterator[Sample]:
         yield Sample(where, partial(read_entry, where, values, metadata))
 
 
+def channels_first(x: np.ndarray, dims: list[Any]) -> np.ndarray:
+    """Pictures of N x H x W, or N x H x W x C, as N x C x H x W of the model's `dims`."""
+    if x.ndim == 3 and dims[1] == 1:
+        return x[:, None]
+    last = x.ndim == 4 and x.shape[1] != dims[1] and x.shape[3] == dims[1]
+    return np.moveaxis(x, 3, 1) if last else x
+
+
 def read_entry(where: str, values: np.ndarray, metadata: Metadata) -> Tensor:
     """A sample of a batch as the model takes it."""
     x = torch.from_numpy(np.array(values))
     if metadata.kind == "image":
+        x = x if metadata.dtype == "uint8" else x.float()
         return decode.resized(x[None], metadata.size)[0]
     if metadata.kind == "table":
         offsets = [column.get("offset", 0.0) for column in metadata.columns or [{}]]
@@ -123,7 +138,7 @@ def rows(name: str, file: Path, metadata: Metadata) -> Iterator[Sample]:
     Raises:
         UserError: the file cannot be read, or does not have the columns that the run was trained on.
     """
-    cells, places, _ = table.load(file, metadata.separator, metadata.missing)
+    cells, places, _ = table.load(file, metadata.separator, metadata.missing, metadata.encoding)
     columns = metadata.columns or [{"name": column} for column in cells]
     if missing := [column["name"] for column in columns if column["name"] not in cells]:
         raise UserError(f"{file} must have the columns of the run: {', '.join(missing)}; got {', '.join(cells)}.")

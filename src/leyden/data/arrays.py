@@ -201,5 +201,5 @@ def load(path: Path, name: str) -> Any:
         with np.load(path) as archive:
             return archive.get(name)
     except Exception as error:  # damaged heads and archives have errors of many kinds
-        why = f"Python objects, which may run code; {OBJECTS}" if "allow_pickle" in str(error) else said(error)
+        why = f"Python objects may run code; {OBJECTS}" if "object" in str(error).lower() else said(error)
         raise UserError(f"{name} of {path} cannot be read ({why}).") from error

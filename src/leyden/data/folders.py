@@ -140,7 +140,9 @@ def remembering(data_dir: Path, kind: str, *key: Any) -> Iterator[Path]:
         with lock(memory.with_suffix(".lock")):
             yield memory
     except OSError as error:
-        raise UserError(f"{memory.parent} cannot be written ({error.strerror or error}); set data_dir.") from error
+        raise UserError(
+            f"{memory.parent} cannot be written ({error.strerror or error}); set data_dir=<folder>."
+        ) from error
 
 
 class SequenceFolder(Folders):

@@ -1,5 +1,6 @@
 """A table from a CSV or Parquet file: columns of numbers, columns of categories, and one to predict."""
 
+import csv
 import logging
 import math
 import re
@@ -172,14 +173,16 @@ def load(
     import pandas as pd  # slow
 
     how: dict[str, Any] = {"header": None, "dtype": object, "keep_default_na": False, "skip_blank_lines": False}
-    read = partial(pd.read_csv, path, engine="python", encoding=encoding, compression=compression, **how)
+    how |= {"encoding": "utf-8-sig" if encoding == "utf-8" else encoding, "compression": compression}
+    read = partial(pd.read_csv, path, engine="python", **how)
     mark = separator or ""
     try:
         if path.suffix.lower() == ".parquet":
             frame = pd.read_parquet(path)
             rows = [list(frame.columns), *frame.astype(object).where(frame.notna(), "").to_numpy().tolist()]
         else:
-            mark = separator or max(",;\t", key=lambda mark: read(sep=mark, nrows=1).shape[1])
+            head = "" if separator else read(sep="\0", quoting=csv.QUOTE_NONE, nrows=1).iat[0, 0]
+            mark = separator or max(",;\t", key=lambda mark: len(next(csv.reader([head], delimiter=mark))))
             rows = read(sep=mark).to_numpy().tolist()
     except ImportError as error:
         raise UserError(f"{path} needs a package: type pip install -e '.[parquet]' ({said(error)}).") from error

@@ -88,7 +88,9 @@ def arrays(name: str, file: Path, metadata: Metadata) -> Iterator[Sample]:
     try:
         csv = file.suffix.lower() == ".csv"
         x = folders.load(file).numpy() if csv else np.load(file, mmap_mode="r", allow_pickle=False)
-        x = x if isinstance(x, np.ndarray) else x["x"]
+        beside = file.with_name(file.name.removesuffix("x.npy") + "lengths.npy")  # of padded sequences, as data=arrays
+        lengths = np.load(beside) if metadata.kind == "sequence" and beside.exists() else None
+        x, lengths = (x, lengths) if isinstance(x, np.ndarray) else (x["x"], x.get("lengths"))
     except UserError:
         raise
     except Exception as error:  # damaged heads and archives have errors of many kinds
@@ -98,15 +100,13 @@ def arrays(name: str, file: Path, metadata: Metadata) -> Iterator[Sample]:
     if metadata.kind == "image":
         x = channels_first(x, dims)
     fits = x.ndim == len(dims) and all(isinstance(d, str) or d == size for d, size in zip(dims, x.shape, strict=True))
-    if (
-        not fits
-        or x.dtype.kind not in "buif"
-        or (metadata.kind == "image" and (x.dtype == "uint8") != (metadata.dtype == "uint8"))
-    ):
+    bytes_fit = metadata.kind != "image" or (x.dtype == "uint8") == (metadata.dtype == "uint8")  # those are scaled
+    if not fits or x.dtype.kind not in "buif" or not bytes_fit:
         takes, got = (" x ".join(map(str, sizes)) for sizes in (dims, x.shape))
         raise UserError(f"{file} must hold {metadata.dtype} of {takes}, as the model takes it; got {x.dtype} of {got}.")
     for index, values in enumerate(x):
         where = name if single else f"{name}[{index}]"
+        values = values if lengths is None else values[: lengths[index]]
         yield Sample(where, partial(read_entry, where, values, metadata))
 
 

@@ -186,7 +186,8 @@ def test_quotes_and_empty_lines(table):
 @pytest.mark.parametrize(
     ("text", "options", "wrong"),
     [
-        ("", {}, "no rows"),
+        ("a,label\n", {}, "no rows"),
+        ("", {}, "cannot be read"),
         ("a,b\n1,2\n", {}, "no column 'label'.*a, b"),
         ("a,label\n1,2\n", {"ignore": ["b"]}, "no column 'b'"),
         ("a,label\n1,2\n", {"ignore": ["a"]}, "no columns to predict"),
@@ -196,9 +197,10 @@ def test_quotes_and_empty_lines(table):
             {"target_kind": "class"},
             "must be auto, classes or numbers; got `class`",
         ),
-        ("a,label\n1,2\n", {"separator": "tab"}, "cannot be read .*data.separator"),
+        ("a,label\n1,2\n", {"separator": "tab"}, "no column .* see data.separator"),
         ("a,a,label\n1,2,3\n", {}, "name twice"),
-        ("a,label\n1,2\n\n1,2,3\n", {}, "Line 4 .*3 cells.*2"),
+        ("a,label\n1,2\n\n1,2,3\n", {}, "Expected 2 fields in line 4, saw 3"),
+        ('a,label\n1,2\n"x\ny",1\n3\n', {}, "Line 5 .*1 cells.*2"),
         ("a,label\n1,x\n2,NA\n", {"missing": ["NA"]}, "Line 3 .*has no label"),
         ("a,label\n1,x\nold,y\n", {"numeric": ["a"]}, r"Column a .*'old' in line 3.*data.categorical=\[a\]"),
         ("a,label\n1,x\n2,x\nold,y\n", {}, r"Column a .*'old' in line 4.*data.categorical=\[a\]"),

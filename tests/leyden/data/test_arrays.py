@@ -222,7 +222,7 @@ def test_every_command_takes_such_a_run(save, trained, typed, tmp_path, name):
 
 def test_a_resumed_run_ends_in_the_same_bits(save, trained, typed):
     data = save(x=images(90, 8, 8), y=np.arange(90) % 3)
-    keys = ["data=arrays", f"data.path={data.path}", f"data_dir={data.data_dir}", "model=mlp"]
+    keys = ["data=arrays", f"data.path={data.path}", f"data_dir={data.data_dir}", "model=mlp", "scheduler=constant"]
     part, whole = trained("part", *keys), trained("whole", *keys, "trainer.max_epochs=3")
     status, _, err = typed("train.py", f"resume={part}", "trainer.max_epochs=3")
     assert status == 0, err

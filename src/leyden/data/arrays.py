@@ -1,6 +1,7 @@
 """Your own arrays: .npy files, which are mapped into memory and may be larger than it, or a .npz file."""
 
 import hashlib
+import math
 import os
 import time
 from collections.abc import Iterator
@@ -21,16 +22,13 @@ from leyden.files import read_json, write_json
 LAYOUTS = {"NF": 2, "NHW": 3, "NTF": 3, "NHWC": 4, "NCHW": 4}  # and their dimensions
 CHUNK, MAPPED = 2**25, 2**28  # bytes that are looked at together; bytes of a larger file that stay mapped
 AROUND = 2**16  # bytes that Linux maps around one that is read
-OBJECTS = "save texts with .astype(str), and sequences as N x T x F, padded, with lengths.npy"
 
 
 class Arrays(DataModule):
     """Images, tables of numbers, or sequences, and their targets; conf/data/arrays.yaml explains the arguments.
 
-    What one pass over the files finds out, mean, std and a digest, is kept in <data_dir>/arrays.
+    What one pass over the files finds out, mean, std and digests, is kept in <data_dir>/arrays.
     """
-
-    train_shape: tuple[int, ...] | None = None
 
     def __init__(self, path: str | Path, layout: str = "auto", data_dir: str | Path = "data", **loader: Any):
         super().__init__(**loader)
@@ -48,24 +46,19 @@ class Arrays(DataModule):
         if values is None or y is None:
             raise UserError(f"{self.path} must hold {names[0]} and {names[1]}, as .npy files or in a .npz file.")
         x = Mapped(self.path, names[0], values, self.layout, lengths)
-        self.train_shape = first = self.train_shape or x.shape
-        same = slice(-1, None) if x.layout == "NTF" else slice(1, None)
-        if first[same] != x.shape[same]:
-            raise UserError(f"{names[0]} of {self.path} is of {list(x.shape)}, but train of {list(first)}.")
         log_once("%s of %s: %s of %s, as %s", names[0], self.path, values.dtype, list(values.shape), x.layout)
         return x, self.targets(names[1], y)
 
     def targets(self, name: str, y: np.ndarray) -> Tensor:
         """Class indices of whole numbers and texts, with their names in `classes`; floats are targets of regression."""
         y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
-        if y.dtype.kind == "f" and y.ndim in (1, 2):
+        numbers = y.dtype.kind == "f" and y.ndim in (1, 2)
+        if numbers and np.isfinite(y).all():
             values = torch.from_numpy(y.astype(np.float64))
-            if not values.isfinite().all():
-                raise UserError(f"{name} of {self.path} holds NaN or infinity; leave those samples out.")
             close = len(values) > 1 and values.abs().max() > 2**16 * values.std()  # float32 would round too much
             return values if close else values.float()
-        if y.dtype.kind not in "biuUS" or y.ndim != 1:
-            what = "N whole numbers or texts, which are classes, or floats of N or N x K"
+        if numbers or y.dtype.kind not in "biuUS" or y.ndim != 1:
+            what = "N whole numbers or texts, which are classes, or finite floats of N or N x K"
             raise UserError(f"{name} of {self.path} must hold {what}; got {y.dtype} of {list(y.shape)}.")
         values, places = np.unique(y.astype(str) if y.dtype.kind == "S" else y, return_inverse=True)
         found = list(map(str, values))
@@ -79,37 +72,39 @@ class Arrays(DataModule):
 
     @cached_property
     def known(self) -> dict[str, Any]:
-        """The `digests` of each split's x, and `mean` and `std` of the training samples, from one pass over the files.
-
-        Raises:
-            UserError: a training sample holds NaN or infinity.
-        """
+        """The `digests` of the x of all splits, and `mean` and `std` of the training samples."""
         files = sorted(self.path.glob("*.npy")) if self.path.is_dir() else [self.path]
         states = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
         rows = hashlib.sha256(self.splits["train"].x.rows.numpy().data).hexdigest()
         with remembering(self.data_dir, "arrays", os.path.realpath(self.path), states, self.layout, rows) as memory:
             if not (known := read_json(memory)):
-                digests: dict[str, str] = {}
+                known["digests"] = digests = dict[str, str]()
                 known["mean"], known["std"] = moments(self.parts(digests))
-                write_json(memory, known := known | {"digests": digests})
+                write_json(memory, known)
         return known
 
     def parts(self, digests: dict[str, str]) -> Iterator[Tensor]:
-        """The training samples, part by part, while the digest of each split's whole array is made."""
-        start, said_so = time.monotonic(), False
-        for split, samples in self.splits.items():
-            x = samples.x
-            if x.name in digests:
-                continue
+        """The training samples, of sequences their steps, part by part, while the digests of all arrays are made.
+
+        Raises:
+            UserError: a training sample is not finite.
+        """
+        start = time.monotonic()
+        for split, x in ((split, samples.x) for split, samples in self.splits.items() if samples.x.name not in digests):
             digest, chosen = hashlib.sha256(), torch.zeros(x.shape[0], dtype=torch.bool).index_fill(0, x.rows, True)
             for rows in torch.arange(x.shape[0]).split(max(1, CHUNK // x.row_bytes)):
                 part = x.read(rows)
                 digest.update(part.numpy().data)
-                if not said_so and time.monotonic() - start > 5:
+                if time.monotonic() - start > 5:
                     log_once("reading all of %s, for mean, std and fingerprint, which are kept", self.path)
-                    said_so = True
+                    start = math.inf
                 if split == "train":
-                    yield x.known_values(part, rows, chosen)
+                    part, rows = part[chosen[rows]], rows[chosen[rows]]
+                    if x.steps is not None:
+                        part = part.masked_fill(~x.inside(rows)[:, :, None], 0)
+                    for row in rows[~part.flatten(1).isfinite().all(1)].tolist():
+                        raise UserError(f"{x.name} of {self.path} holds NaN or infinity in sample {row}; leave it out.")
+                    yield part if x.steps is None else part[x.inside(rows)]
             digests[x.name] = digest.hexdigest()
 
     def moments(self, train: Samples) -> tuple[list[float], list[float]]:
@@ -120,7 +115,7 @@ class Arrays(DataModule):
 
     @cached_property
     def fingerprint(self) -> str:
-        """The sha256 of the files' digests, and of the rows and targets of each split."""
+        """The sha256 of the files' digests, and of the rows, targets and lengths of each split."""
         digest = hashlib.sha256(repr(self.known["digests"]).encode())
         for samples in self.splits.values():
             for part in (samples.x.rows, samples.y, *([] if samples.lengths is None else [samples.lengths])):
@@ -129,7 +124,7 @@ class Arrays(DataModule):
 
 
 class Mapped(OnDisk):
-    """An array of a file, of which at most MAPPED bytes stay in the memory of a process.
+    """An array of a file, of which little more than MAPPED bytes stay in the memory of a process.
 
     Pictures are given as C x H x W; all but their uint8 is given as float32. Sequences have `lengths`, N.
 
@@ -138,68 +133,55 @@ class Mapped(OnDisk):
     """
 
     def __init__(self, path: Path, name: str, values: np.ndarray, layout: str, lengths: np.ndarray | None):
-        self.path, self.name, self.values, self.touched = path, name, values, 0
-        if layout == "auto" and values.ndim == 4:  # channels are fewer than rows and columns
-            layout = "NHWC" if values.shape[3] < values.shape[1] else "NCHW"
-        elif layout == "auto":
-            layout = "NTF" if lengths is not None else "NF" if values.ndim == 2 else "NHW"
-        self.layout, sizes = layout, dict(zip(layout, values.shape, strict=False))
+        self.path, self.name, self.values, self.touched, self.steps = path, name, values, 0, None
+        fewest = "NHWC" if values.ndim == 4 and values.shape[3] < values.shape[1] else "NCHW"  # channels
+        auto = {2: "NF", 3: "NHW" if lengths is None else "NTF"}.get(values.ndim, fewest)
+        self.layout = layout = auto if layout == "auto" else layout
         if values.dtype.kind not in "buif" or values.ndim != LAYOUTS[layout] or 0 in values.shape[1:]:
             what = f"numbers of {' x '.join(layout)}; got {values.dtype} of {list(values.shape)}"
             raise UserError(f"{name} of {path} must hold {what}; see data.layout.")
-        picture = "H" in layout
+        sizes, picture = dict(zip(layout, values.shape, strict=True)), "H" in layout
         shape = (len(values), sizes.get("C", 1), sizes["H"], sizes["W"]) if picture else values.shape
         super().__init__(shape, torch.uint8 if picture and values.dtype == np.uint8 else torch.float32)
-        self.row_bytes = max(1, values.nbytes // max(1, len(values)))
-        self.all_lengths = None
+        self.row_bytes = values[:1].nbytes or 1
         if layout == "NTF":
             steps = np.full(len(values), sizes["T"]) if lengths is None else lengths
-            good = steps.shape == (len(values),) and steps.dtype.kind in "iu" and (steps > 0).all()
-            if not good or (steps > sizes["T"]).any():
+            if steps.shape != (len(values),) or not np.isin(steps, np.arange(1, sizes["T"] + 1)).all():
                 raise UserError(f"lengths of {name} in {path} must hold N whole numbers from 1 to T, {sizes['T']}.")
-            self.all_lengths = torch.from_numpy(steps.astype(np.int64))
+            self.steps = torch.from_numpy(steps.astype(np.int64))
 
     @property
     def lengths(self) -> Tensor | None:
-        return None if self.all_lengths is None else self.all_lengths[self.rows]
+        return None if self.steps is None else self.steps[self.rows]
+
+    def inside(self, rows: Tensor) -> Tensor:
+        """Which of the steps of sequences are no padding."""
+        return torch.arange(self.shape[1]) < self.steps[rows, None]
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | ({"values": None} if isinstance(self.values, np.memmap) else {})
 
     def __getitem__(self, index: Any) -> Any:
         found = super().__getitem__(index)
-        if self.all_lengths is None or not isinstance(index, int):
-            return found
-        return found[: self.all_lengths[self.rows[index]]]
+        return found[: self.steps[self.rows[index]]] if self.steps is not None and isinstance(index, int) else found
 
     def read(self, rows: Tensor) -> Tensor:
         if self.values is None or (isinstance(self.values, np.memmap) and self.touched > MAPPED < self.values.nbytes):
             self.values, self.touched = load(self.path, self.name), 0
         self.touched += len(rows) * max(self.row_bytes, AROUND)
         x = torch.from_numpy(np.take(self.values, rows.numpy(), 0).astype(str(self.dtype)[6:], copy=False))
-        x = x.permute(0, 3, 1, 2).contiguous() if self.layout == "NHWC" else x
-        return x[:, None] if self.layout == "NHW" else x
-
-    def known_values(self, part: Tensor, rows: Tensor, chosen: Tensor) -> Tensor:
-        """Of a part the chosen rows, of sequences their steps. Raises UserError where one is not finite."""
-        where = chosen[rows]
-        if self.all_lengths is not None:
-            steps = torch.arange(part.shape[1]) < self.all_lengths[rows, None]
-            part, where = part.masked_fill(~steps[:, :, None], 0), steps & where[:, None]
-        if not (finite := part[chosen[rows]].flatten(1).isfinite().all(1)).all():
-            row = int(rows[chosen[rows]][~finite][0])
-            raise UserError(f"{self.name} of {self.path} holds NaN or infinity in sample {row}; leave it out.")
-        return part[where]
+        return x[:, None] if self.layout == "NHW" else x.movedim(-1, 1).contiguous() if self.layout == "NHWC" else x
 
 
 def load(path: Path, name: str) -> Any:
     """An array of a folder, mapped into memory, or one of a .npz file; None where it is not there."""
     try:
-        if path.is_dir():
-            file = path / f"{name}.npy"
-            return np.load(file, mmap_mode="r") if file.exists() else None
-        with np.load(path) as archive:
-            return archive.get(name)
+        if not path.is_dir():
+            with np.load(path) as archive:
+                return archive.get(name)
+        file = path / f"{name}.npy"
+        return np.load(file, mmap_mode="r") if file.exists() else None
     except Exception as error:  # damaged heads and archives have errors of many kinds
-        why = f"Python objects may run code; {OBJECTS}" if "object" in str(error).lower() else said(error)
+        why = "texts are saved with .astype(str), and sequences as N x T x F, padded, with lengths.npy"
+        why = f"Python objects may run code; {why}" if "object" in str(error).lower() else said(error)
         raise UserError(f"{name} of {path} cannot be read ({why}).") from error

@@ -112,12 +112,10 @@ def natural(name: str) -> tuple[str, str]:
 
 
 def installed(package: str, name: str) -> Path:
-    """A data file of an installed package, which is not imported. Raises UserError where it is not there."""
-    spec = find_spec(package)
-    path = Path(spec.origin).parent / name if spec and spec.origin else None
-    if not (path and path.is_file()):
-        raise UserError(f"The package {package} with its file {name} must be installed; type pip install -e .")
-    return path
+    """A data file of an installed package, which is not imported. Raises UserError where it is not installed."""
+    if not (spec := find_spec(package)) or not spec.origin:
+        raise UserError(f"The package {package} must be installed, as its file {name} is the data.")
+    return Path(spec.origin).parent / name
 
 
 def log_once(*line: Any) -> None:

@@ -93,8 +93,7 @@ class ImageFolder(Folders):
         pictures, places = self.pictures, {name: place for place, name in enumerate(self.known)}
         found = [(places[name], label) for name, label in zip(*self.listing[split], strict=True) if name in places]
         if split == "train" and (lost := set(range(len(self.classes))) - {label for _, label in found}):
-            names = [self.classes[index] for index in sorted(lost)]
-            raise UserError(f"No picture of the classes {names} in {shown(self.roots[split])} can be decoded.")
+            raise UserError(f"No picture of the classes {[self.classes[n] for n in sorted(lost)]} can be decoded.")
         rows, y = torch.tensor(found, dtype=torch.int64).view(-1, 2).unbind(1)
         return pictures[rows], y
 
@@ -145,12 +144,7 @@ class Pictures(OnDisk):
         if self.cache is None:
             files = [os.path.join(self.root, os.fsdecode(name)) for name in self.names[rows.numpy()]]
             return torch.stack([decode(file, *self.settings) for file in files])
-        x = torch.empty(len(rows), *self.shape[1:], dtype=torch.uint8)
-        with open(self.cache, "rb") as file:
-            for picture, row in zip(x.numpy(), rows.tolist(), strict=True):
-                file.seek(row * picture.nbytes)
-                file.readinto(picture)
-        return x
+        return torch.from_numpy(np.memmap(self.cache, np.uint8, "r", shape=self.shape)[rows.numpy()])
 
     def write_cache(self, memory: Path, digests: list[str]) -> None:
         """Take them from now on from a file beside the memory; those of other contents are deleted."""

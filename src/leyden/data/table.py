@@ -7,6 +7,7 @@ import re
 from datetime import datetime, timezone
 from decimal import Decimal
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,8 @@ GROUP = r"[,' \u00a0\u2009\u202f]"  # between the digits of 1,234,567
 GROUPED = re.compile(rf"[+-]?\d{{1,3}}({GROUP}\d{{3}})+(\.\d*)?")
 SWAP = str.maketrans(",.", ".,")
 DATE = "date"  # in place of a decimal mark: numbers are seconds, written as dates and times of ISO 8601
-ENDINGS = tuple(f".{kind}{packed}" for kind in ("csv", "tsv") for packed in ("", ".gz", ".bz2", ".zip", ".xz", ".zst"))
-ENDINGS = (*ENDINGS, ".parquet")
+PACKED = "", ".gz", ".bz2", ".zip", ".xz", ".zst", ".tar"
+ENDINGS = (".parquet", *(kind + packed for kind in (".csv", ".tsv") for packed in PACKED))
 log = logging.getLogger(__name__)
 
 
@@ -174,37 +175,30 @@ def load(
 
     how: dict[str, Any] = {"header": None, "dtype": object, "keep_default_na": False, "skip_blank_lines": False}
     how |= {"encoding": "utf-8-sig" if encoding == "utf-8" else encoding, "compression": compression}
-    read = partial(pd.read_csv, path, engine="python", **how)
-    mark = separator or ""
+    read, mark = partial(pd.read_csv, path, engine="python", **how), separator or ""
     try:
         if path.suffix.lower() == ".parquet":
             frame = pd.read_parquet(path)
-            rows = [list(frame.columns), *frame.astype(object).where(frame.notna(), "").to_numpy().tolist()]
+            found = [list(frame.columns), *frame.astype(object).where(frame.notna(), "").to_numpy().tolist()]
         else:
-            head = "" if separator else read(sep="\0", quoting=csv.QUOTE_NONE, nrows=1).iat[0, 0]
-            mark = separator or max(",;\t", key=lambda mark: len(next(csv.reader([head], delimiter=mark))))
-            rows = read(sep=mark).to_numpy().tolist()
+            head = "" if mark else read(sep="\0", quoting=csv.QUOTE_NONE, nrows=1).iat[0, 0]
+            mark = mark or max(",;\t", key=lambda mark: len(next(csv.reader([head], delimiter=mark))))
+            found = read(sep=mark).to_numpy().tolist()
     except ImportError as error:
-        raise UserError(f"{path} needs a package: type pip install -e '.[parquet]' ({said(error)}).") from error
+        raise UserError(f"{path} needs a package ({said(error)}); type pip install -e '.[parquet]'.") from error
     except Exception as error:  # decoders and archives have errors of many kinds
         keys = "data.path, data.separator, data.encoding and data.compression"
         raise UserError(f"{path.absolute()} cannot be read ({said(error)}); see {keys}.") from error
-    line, names, lines, columns = 0, list[str](), list[int](), list[list[str]]()
-    for row in rows:
-        line += 1 + sum(str(cell).count("\n") for cell in row)  # within quotes
-        cells = [str(cell).strip() for cell in row if cell is not None]
-        if not any(cells):
-            continue
-        if not names:
-            names, columns = cells, [[] for _ in cells]
-            continue
-        if len(cells) != len(names):
-            raise UserError(f"Line {line} of {path} has {len(cells)} cells, but the header {len(names)}; mend it.")
-        lines.append(line)
-        for column, cell in zip(columns, cells, strict=True):
-            column.append("" if cell in missing else cell)
-    if not lines:
+    ends = accumulate(1 + sum(str(cell).count("\n") for cell in row) for row in found)  # quotes hold line ends
+    texts = ([str(cell).strip() for cell in row if cell is not None] for row in found)  # None: a row is too short
+    rows = [(line, row) for line, row in zip(ends, texts, strict=True) if any(row)]
+    if len(rows) < 2:
         raise UserError(f"{path} has no rows; it needs a header and a row for each sample.")
+    (_, names), *rows = rows
     if len(set(names)) < len(names):
         raise UserError(f"The header of {path} has a name twice: {', '.join(names)}; rename one.")
-    return dict(zip(names, columns, strict=True)), lines, mark
+    for line, row in rows:
+        if len(row) != len(names):
+            raise UserError(f"Line {line} of {path} has {len(row)} cells, but the header {len(names)}; mend it.")
+    cells = {name: ["" if row[place] in missing else row[place] for _, row in rows] for place, name in enumerate(names)}
+    return cells, [line for line, _ in rows], mark

@@ -153,15 +153,11 @@ BAD[7, 1] = np.inf
         ({"x": np.array([[1], [2, 3]] * 10, dtype=object), "y": np.arange(20) % 2}, "Python objects.*lengths.npy"),
         ({"x": np.ones((20, 3)), "y": np.array(["a", None] * 10)}, "y of .*Python objects.*astype"),
         ({"x": BAD, "y": np.arange(20) % 2}, "NaN or infinity in sample 7"),
-        ({"x": np.ones((20, 3)), "y": BAD[:, 1]}, "y of .* NaN or infinity"),
+        ({"x": np.ones((20, 3)), "y": BAD[:, 1]}, "y of .* finite floats.*float64"),
         ({"x": np.ones((20, 3)), "y": np.ones((20, 3), int)}, r"y of .* must hold N whole numbers.*int64 of \[20, 3\]"),
         ({"x": np.ones((20, 4, 3)), "y": np.arange(20) % 2, "lengths": np.full(20, 5)}, "lengths of x .* 1 to T, 4"),
         ({"x": np.ones((20, 4, 3)), "y": np.arange(20) % 2, "layout": "NF"}, "numbers of N x F; got"),
         ({"x": np.ones((20, 3)), "y": np.arange(20) % 2, "layout": "FN"}, "`data.layout` must be auto or one of NF,"),
-        (
-            {"train_x": np.ones((20, 3)), "train_y": np.arange(20) % 2, "val_x": np.ones((3, 4)), "val_y": np.zeros(3)},
-            r"val_x of .* is of \[3, 4\], but train of \[20, 3\]",
-        ),
         (
             {"x": np.ones((20, 3)), "y": np.arange(20) % 2, "val_x": np.ones((3, 3)), "val_y": np.arange(3)},
             r"val_y of .* the classes \['2'\] that train does not have",

@@ -241,7 +241,7 @@ def test_a_class_of_bad_files_only_is_named(data, tmp_path):
     root = fill(tmp_path / "root", count=3)
     for path in (root / "flower").iterdir():
         path.write_bytes(b"")
-    with pytest.raises(UserError, match=r"No picture of the classes \['flower'\] in .*root can be decoded"):
+    with pytest.raises(UserError, match=r"No picture of the classes \['flower'\] can be decoded"):
         data(root, on_bad_file="skip").facts  # noqa: B018
 
 

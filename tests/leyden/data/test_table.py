@@ -280,7 +280,7 @@ def test_dates_and_times_are_seconds(table, form):
     assert column["decimal"] == "date" and x[-1].isnan()
     assert x[:2].tolist() == [day.timestamp() - column["offset"] for day in days[:2]]
     assert codes(column, [form.format(days[7])]) == [float(x[7])]
-    with pytest.raises(UserError, match="Column when .*'soon' in line 2002"):
+    with pytest.raises(UserError, match=r"Column when .*'soon' in line 2002"):
         table([*lines[:-1], ["soon", 1]]).facts  # noqa: B018
 
 
@@ -293,5 +293,5 @@ def test_texts_of_a_file_are_texts(table):
 
 def test_lines_are_counted_through_quotes_and_empty_lines(table):
     text = '\ufeff"a\nb",label\n\n"x\n\ny",1\n,\n"1 234",2\n5,\n'
-    with pytest.raises(UserError, match="Line 9 of .* has no label"):
+    with pytest.raises(UserError, match=r"Line 9 of .* has no label"):
         table(text).facts  # noqa: B018

@@ -169,11 +169,13 @@ def look(
     Known are its size, its time in ns, the digest of its bytes, and of the resized picture the number of pixels and the
     sums of each channel's values and squares. Files that are as `memory` knows them are not looked at again.
     """
-    before = read_json(memory)
+    found = read_json(memory)
 
     def state(name: str) -> list[int]:
-        found = os.stat(os.path.join(root, name))
-        return [found.st_size, found.st_mtime_ns]
+        with suppress(OSError):  # it is gone, or a link leads nowhere
+            stat = os.stat(os.path.join(root, name))
+            return [stat.st_size, stat.st_mtime_ns]
+        return []
 
     def look_at(name: str) -> list[Any] | str:
         try:
@@ -185,17 +187,13 @@ def look(
         sums = [planes.shape[1], *planes.sum(1).tolist(), *squares.sum(1).tolist()]
         return [*now, hashlib.blake2b(raw, digest_size=16).hexdigest(), sums]
 
-    found: dict[str, Any] = {}
-    for name in before.keys() & names:
-        with suppress(OSError):  # it is gone, or a link leads nowhere
-            if before[name][:2] == state(name):
-                found[name] = before[name]
-    if new := [name for name in names if name not in found]:
+    if new := [name for name in names if name not in found or found[name][:2] != state(name)]:
         log_once("looking at %d pictures of %s", len(new), root)
         found |= zip(new, in_turn(look_at, new), strict=True)
-        with replacing(memory) as part:
-            part.write_text(json.dumps({name: entry for name, entry in found.items() if isinstance(entry, list)}))
     known = {name: found[name] for name in names if isinstance(found[name], list)}
+    if new:
+        with replacing(memory) as part:
+            part.write_text(json.dumps(known))
     return known, {shown(name): found[name] for name in names if name not in known}
 
 

@@ -54,9 +54,8 @@ class Table(DataModule):
         super().__init__(**loader)
         self.path, self.target = Path(path).expanduser(), str(target)
         self.format = separator, missing or [], encoding, compression
-        self.numeric, self.categorical, self.ignore = (
-            [str(name) for name in names or []] for names in (numeric, categorical, ignore)
-        )
+        named = ([str(name) for name in names or []] for names in (numeric, categorical, ignore))
+        self.numeric, self.categorical, self.ignore = named
         kinds: dict[str, list[str]] = {"auto": [], "classes": self.categorical, "numbers": self.numeric}
         require(target_kind in kinds, "data.target_kind", "auto, classes or numbers", target_kind)
         kinds[target_kind].append(self.target)
@@ -105,20 +104,21 @@ class Table(DataModule):
         """
         if name in self.categorical:
             return None
-        marks = ["."] if self.mark == "," else [",", "."] if any("," in text for text in texts) else [".", ","]
-        decimal = max([*marks, DATE], key=lambda mark: sum(is_number(text, mark) for text in texts))
-        wrong = [row for row, text in enumerate(texts) if text and not is_number(text, decimal)]
+        marks = [".", DATE] if self.mark == "," else [",", ".", DATE] if "," in "".join(texts) else [".", ",", DATE]
+        read = {mark: torch.tensor([number(text, mark) for text in texts], dtype=torch.float64) for mark in marks}
+        decimal = min(read, key=lambda mark: int(read[mark].isnan().sum()))
+        values = read[decimal]
+        wrong = [row for row in values.isnan().nonzero()[:, 0].tolist() if texts[row]]
         if wrong and (name in self.numeric or 2 * len(wrong) < len(texts) - texts.count("")):
             what = f"Column {name} of {self.path} holds numbers, but '{texts[wrong[0]]}' in line {self.lines[wrong[0]]}"
             raise UserError(f"{what}; mend it, add it to data.missing, or type 'data.categorical=[{name}]'.")
         if wrong:
             return None
-        values = torch.tensor([number(text, decimal) for text in texts], dtype=torch.float64)
         numbers = values[~values.isnan()]
         close = len(numbers.float().unique()) < len(numbers.unique())  # a float32 cannot tell them apart
         form = {"offset": float(numbers.median())} if close and numbers.median().abs() > numbers.std() else {}
         exact = str if decimal == DATE else Decimal
-        apart = len({exact(plain(text, decimal)) for text in texts if is_number(text, decimal)})
+        apart = len({exact(plain(text, decimal)) for text in texts if text})
         equal = apart - len((numbers - form.get("offset", 0.0)).float().unique())
         if 100 * equal > apart:
             log.warning("%s of %s: %s of %s different values are equal as float32.", name, self.path, equal, apart)

@@ -88,9 +88,7 @@ class DataModule(LightningDataModule):
         train = found["train"]
         cut = self.cut(train.y, found["val"] is None, found["test"] is None) if train else {}
         if not train or not len(cut["train"]):
-            raise UserError(
-                f"{self.title} has no training samples; check its files, or lower val_fraction or test_fraction."
-            )
+            raise UserError(f"{self.title} has no training samples; see its files, val_fraction and test_fraction.")
         none = train.subset(torch.tensor([], dtype=torch.int64))
         splits = {split: train.subset(cut[split]) if split in cut else found[split] or none for split in SPLITS}
         for split, samples in splits.items():
@@ -137,20 +135,18 @@ class DataModule(LightningDataModule):
         return self.facts_of_x(train) | {"outputs": len(classes), "classes": classes, "counts": counts}
 
     def facts_of_x(self, train: Samples) -> dict[str, Any]:
-        shape, shown = getattr(train.x, "shape", ()), self.transforms["val"] or self.transforms["train"]
-        if shown and train.lengths is None:
+        x = train.x
+        if train.lengths is None and (shown := self.transforms["val"] or self.transforms["train"]):
             some = stratified_order(train.y, 0)[:FEW].tolist()
             try:
-                x, _, _ = Samples(train.x[some], train.y[some], shown).__getitems__(list(range(len(some))))
+                x, _, _ = Samples(x[some], train.y[some], shown).__getitems__(list(range(len(some))))
             except RuntimeError as error:
                 raise UserError(f"The transforms of data leave samples that make no batch: {error}.") from error
-            shape, (mean, std) = x.shape, moments([x])
-        else:
-            mean, std = self.moments(train)
+        mean, std = self.moments(train) if x is train.x else moments([x])
         if train.lengths is not None:
             return {"kind": "sequence", "shape": [None, len(mean)], "mean": mean, "std": std}
-        kind = {"kind": "image", "dtype": str(train.x.dtype)[6:]} if len(shape) == 4 else {"kind": "table"}
-        return kind | {"shape": list(shape[1:]), "mean": mean, "std": std}
+        kind = {"kind": "image", "dtype": str(train.x.dtype)[6:]} if len(x.shape) == 4 else {"kind": "table"}
+        return kind | {"shape": list(x.shape[1:]), "mean": mean, "std": std}
 
     def moments(self, train: Samples) -> tuple[list[float], list[float]]:
         """Mean and standard deviation of each channel."""

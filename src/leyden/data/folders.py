@@ -138,9 +138,8 @@ def remembering(data_dir: Path, kind: str, *key: Any) -> Iterator[Path]:
         with lock(memory.with_suffix(".lock")):
             yield memory
     except OSError as error:
-        raise UserError(
-            f"{memory.parent} cannot be written ({error.strerror or error}); set data_dir=<folder>."
-        ) from error
+        what = f"{memory.parent} cannot be written ({error.strerror or error})"
+        raise UserError(f"{what}; set data_dir=<folder>.") from error
 
 
 class SequenceFolder(Folders):

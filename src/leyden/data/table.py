@@ -116,7 +116,8 @@ class Table(DataModule):
             return None
         numbers = values[~values.isnan()]
         close = len(numbers.float().unique()) < len(numbers.unique())  # a float32 cannot tell them apart
-        form = {"offset": float(numbers.median())} if close and numbers.median().abs() > numbers.std() else {}
+        far = decimal == DATE or (close and numbers.median().abs() > numbers.std())
+        form = {"offset": float(numbers.median())} if far else {}
         exact = str if decimal == DATE else Decimal
         apart = len({exact(plain(text, decimal)) for text in texts if text})
         equal = apart - len((numbers - form.get("offset", 0.0)).float().unique())

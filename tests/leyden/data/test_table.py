@@ -246,13 +246,13 @@ def test_what_pandas_reads(table, tmp_path, ending, separator, encoding):
     import pandas as pd
 
     found = [[str(cell).replace("Rome", "Zürich") for cell in row] for row in rows()]
-    expected = table(found).facts
+    expected = table(found, missing=[""]).facts
     mark = {"|": "|", None: ";"}.get(separator, "::")
     text = "".join(mark.join(row) + "\n" for row in found)
     path = tmp_path / f"other.{ending}"
     with pd.io.common.get_handle(path, "w", encoding=encoding, compression="infer") as file:
         file.handle.write(text)
-    assert table(found, path=str(path), separator=separator, encoding=encoding).facts == expected
+    assert Table(str(path), "label", separator=separator, encoding=encoding, missing=[""]).facts == expected
 
 
 def test_parquet(table, tmp_path):

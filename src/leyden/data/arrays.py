@@ -20,8 +20,8 @@ from leyden.data.samples import OnDisk, Samples, moments
 from leyden.files import read_json, write_json
 
 LAYOUTS = {"NF": 2, "NHW": 3, "NTF": 3, "NHWC": 4, "NCHW": 4}  # and their dimensions
-CHUNK, MAPPED = 2**25, 2**28  # bytes that are looked at together; bytes of a larger file that stay mapped
-AROUND = 2**16  # bytes that Linux maps around one that is read
+CHUNK = 2**25  # bytes that are looked at together
+LARGE, MAPPED = 2**14, 512  # bytes of a large sample; large ones after which a file is mapped anew, which frees memory
 
 
 class Arrays(DataModule):
@@ -54,19 +54,20 @@ class Arrays(DataModule):
         y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
         numbers = y.dtype.kind == "f" and y.ndim in (1, 2)
         if numbers and np.isfinite(y).all():
-            values = torch.from_numpy(y.astype(np.float64))
-            close = len(values) > 1 and values.abs().max() > 2**16 * values.std()  # float32 would round too much
-            return values if close else values.float()
+            exact = torch.from_numpy(y.astype(np.float64))
+            close = len(exact) > 1 and exact.abs().max() > 2**16 * exact.std()  # float32 would round too much
+            return exact if close else exact.float()
         if numbers or y.dtype.kind not in "biuUS" or y.ndim != 1:
             what = "N whole numbers or texts, which are classes, or finite floats of N or N x K"
             raise UserError(f"{name} of {self.path} must hold {what}; got {y.dtype} of {list(y.shape)}.")
-        values, places = np.unique(y.astype(str) if y.dtype.kind == "S" else y, return_inverse=True)
+        y = y.astype(str) if y.dtype.kind == "S" else y
+        values = np.unique(y)
         found = list(map(str, values))
         if self.classes is None:
             self.classes = sorted(found, key=natural) if y.dtype.kind in "US" else found
         if strange := sorted(set(found).difference(self.classes)):
             raise UserError(f"{name} of {self.path} has the classes {strange} that train does not have.")
-        return torch.tensor([self.classes.index(label) for label in found])[torch.from_numpy(places)]
+        return torch.tensor([self.classes.index(label) for label in found])[torch.from_numpy(np.searchsorted(values, y))]
 
     # what a pass over the files says
 
@@ -124,7 +125,7 @@ class Arrays(DataModule):
 
 
 class Mapped(OnDisk):
-    """An array of a file, of which little more than MAPPED bytes stay in the memory of a process.
+    """An array of a file, which is mapped into memory; of large samples only the last ones stay there.
 
     Pictures are given as C x H x W; all but their uint8 is given as float32. Sequences have `lengths`, N.
 
@@ -166,9 +167,9 @@ class Mapped(OnDisk):
         return found[: self.steps[self.rows[index]]] if self.steps is not None and isinstance(index, int) else found
 
     def read(self, rows: Tensor) -> Tensor:
-        if self.values is None or (isinstance(self.values, np.memmap) and self.touched > MAPPED < self.values.nbytes):
+        if self.values is None or (isinstance(self.values, np.memmap) and self.touched > MAPPED):
             self.values, self.touched = load(self.path, self.name), 0
-        self.touched += len(rows) * max(self.row_bytes, AROUND)
+        self.touched += len(rows) * (self.row_bytes > LARGE)  # of small ones the page faults would cost more
         x = torch.from_numpy(np.take(self.values, rows.numpy(), 0).astype(str(self.dtype)[6:], copy=False))
         return x[:, None] if self.layout == "NHW" else x.movedim(-1, 1).contiguous() if self.layout == "NHWC" else x
 

@@ -250,8 +250,8 @@ def test_what_pandas_reads(table, tmp_path, ending, separator, encoding):
     mark = {"|": "|", None: ";"}.get(separator, "::")
     text = "".join(mark.join(row) + "\n" for row in found)
     path = tmp_path / f"other.{ending}"
-    with pd.io.common.get_handle(path, "w", encoding=encoding, compression="infer") as file:
-        file.handle.write(text)
+    with pd.io.common.get_handle(path, "wb", compression="infer", is_text=False) as file:
+        file.handle.write(text.encode(encoding))
     assert Table(str(path), "label", separator=separator, encoding=encoding, missing=[""]).facts == expected
 
 

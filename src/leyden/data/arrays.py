@@ -67,7 +67,8 @@ class Arrays(DataModule):
             self.classes = sorted(found, key=natural) if y.dtype.kind in "US" else found
         if strange := sorted(set(found).difference(self.classes)):
             raise UserError(f"{name} of {self.path} has the classes {strange} that train does not have.")
-        return torch.tensor([self.classes.index(label) for label in found])[torch.from_numpy(np.searchsorted(values, y))]
+        index = torch.tensor([self.classes.index(label) for label in found])
+        return index[torch.from_numpy(np.searchsorted(values, y))]
 
     # what a pass over the files says
 

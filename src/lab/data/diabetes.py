@@ -1,10 +1,11 @@
 """The progress of diabetes in 442 patients (Efron et al. 2004), bundled with scikit-learn."""
 
+import numpy as np
 import torch
-from sklearn.datasets import load_diabetes
 from torch import Tensor
 
 from leyden.data.datamodule import DataModule
+from leyden.data.folders import installed
 
 
 class Diabetes(DataModule):
@@ -13,5 +14,6 @@ class Diabetes(DataModule):
     def read(self, split: str) -> tuple[Tensor, Tensor] | None:
         if split != "train":
             return None
-        x, y = load_diabetes(return_X_y=True, scaled=False)
+        names = "diabetes_data_raw.csv.gz", "diabetes_target.csv.gz"
+        x, y = (np.loadtxt(installed("sklearn", f"datasets/data/{name}")) for name in names)
         return torch.tensor(x, dtype=torch.float32), torch.tensor(y, dtype=torch.float32)

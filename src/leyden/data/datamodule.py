@@ -88,9 +88,7 @@ class DataModule(LightningDataModule):
         train = found["train"]
         cut = self.cut(train.y, found["val"] is None, found["test"] is None) if train else {}
         if not train or not len(cut["train"]):
-            raise UserError(
-                f"{self.title} has no training samples; check its files, or lower val_fraction or test_fraction."
-            )
+            raise UserError(f"{self.title} has no training samples; see its files, val_fraction and test_fraction.")
         none = train.subset(torch.tensor([], dtype=torch.int64))
         splits = {split: train.subset(cut[split]) if split in cut else found[split] or none for split in SPLITS}
         for split, samples in splits.items():
@@ -123,7 +121,7 @@ class DataModule(LightningDataModule):
         """What models and tasks need to know of the data, in plain values. Raises UserError where labels do not fit."""
         train = self.splits["train"]
         if train.y.is_floating_point():
-            mean, std = moments(train.y.reshape(len(train), -1))
+            mean, std = moments([train.y.reshape(len(train), -1)])
             return self.facts_of_x(train) | {"outputs": len(mean), "target_mean": mean, "target_std": std}
         labels = torch.cat([samples.y for samples in self.splits.values() if len(samples)])
         low, high = int(labels.min()), int(labels.max())
@@ -137,15 +135,22 @@ class DataModule(LightningDataModule):
         return self.facts_of_x(train) | {"outputs": len(classes), "classes": classes, "counts": counts}
 
     def facts_of_x(self, train: Samples) -> dict[str, Any]:
-        if train.lengths is not None:
-            mean, std = moments(torch.cat(train.x))
-            return {"kind": "sequence", "shape": [None, len(mean)], "mean": mean, "std": std}
         x = train.x
-        if shown := self.transforms["val"] or self.transforms["train"]:
+        if train.lengths is None and (shown := self.transforms["val"] or self.transforms["train"]):
             some = stratified_order(train.y, 0)[:FEW].tolist()
-            x, _, _ = Samples(train.x[some], train.y[some], shown).__getitems__(list(range(len(some))))
-        mean, std = moments(x)
-        return {"kind": "image" if x.dim() == 4 else "table", "shape": list(x.shape[1:]), "mean": mean, "std": std}
+            try:
+                x, _, _ = Samples(x[some], train.y[some], shown).__getitems__(list(range(len(some))))
+            except RuntimeError as error:
+                raise UserError(f"The transforms of data leave samples that make no batch: {error}.") from error
+        mean, std = self.moments(train) if x is train.x else moments([x])
+        if train.lengths is not None:
+            return {"kind": "sequence", "shape": [None, len(mean)], "mean": mean, "std": std}
+        kind = {"kind": "image", "dtype": str(train.x.dtype)[6:]} if len(x.shape) == 4 else {"kind": "table"}
+        return kind | {"shape": list(x.shape[1:]), "mean": mean, "std": std}
+
+    def moments(self, train: Samples) -> tuple[list[float], list[float]]:
+        """Mean and standard deviation of each channel."""
+        return moments([torch.cat(train.x) if isinstance(train.x, list) else train.x])
 
     @cached_property
     def fingerprint(self) -> str:
@@ -228,7 +233,8 @@ def stratified_order(y: Tensor, seed: int) -> Tensor:
     if y.is_floating_point():
         return order
     place = torch.empty(len(y), dtype=torch.float64)
-    for label in y.unique():
-        members = (y[order] == label).nonzero().squeeze(1)
-        place[members] = (torch.arange(len(members), dtype=torch.float64) + 0.5) / len(members)
+    members = y[order].argsort(stable=True)  # class by class
+    counts = y.unique(return_counts=True)[1]
+    number = torch.arange(len(y)) - (counts.cumsum(0) - counts).repeat_interleave(counts)
+    place[members] = (number.double() + 0.5) / counts.repeat_interleave(counts)
     return order[place.argsort(stable=True)]

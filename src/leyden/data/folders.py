@@ -1,11 +1,14 @@
 """Data in folders, one for each class, and above them, where it is split already, one for each split; sequences."""
 
+import hashlib
 import logging
 import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
+from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,7 @@ from torch import Tensor
 from leyden import UserError, said
 from leyden.data.datamodule import SPLITS, DataModule
 from leyden.data.decode import shown
+from leyden.files import lock
 
 log = logging.getLogger(__name__)
 NUMBER = re.compile(r'(^|,)[\s"]*([-+.\d]|(nan|inf|infinity)\b)', re.IGNORECASE)  # a cell that begins like one
@@ -107,10 +111,35 @@ def natural(name: str) -> tuple[str, str]:
     return re.sub(r"\d+", lambda number: number[0].zfill(20), name), name
 
 
+def installed(package: str, name: str) -> Path:
+    """A data file of an installed package, which is not imported. Raises UserError where it is not installed."""
+    if not (spec := find_spec(package)) or not spec.origin:
+        raise UserError(f"The package {package} must be installed, as its file {name} is the data.")
+    return Path(spec.origin).parent / name
+
+
 def log_once(*line: Any) -> None:
     """Log a line in one process of a run only."""
     if int(os.environ.get("RANK", 0)) == 0:
         log.info(*line)
+
+
+@contextmanager
+def remembering(data_dir: Path, kind: str, *key: Any) -> Iterator[Path]:
+    """The JSON file in <data_dir>/<kind> of what is known under a key, while no other process writes it.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    digest = hashlib.blake2b(repr(key).encode("utf-8", "backslashreplace"), digest_size=8)
+    memory = data_dir / kind / f"{digest.hexdigest()}.json"
+    try:
+        memory.parent.mkdir(parents=True, exist_ok=True)
+        with lock(memory.with_suffix(".lock")):
+            yield memory
+    except OSError as error:
+        what = f"{memory.parent} cannot be written ({error.strerror or error})"
+        raise UserError(f"{what}; set data_dir=<folder>.") from error
 
 
 class SequenceFolder(Folders):

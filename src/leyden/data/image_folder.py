@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from copy import copy
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,9 @@ from torch import Tensor
 from leyden import UserError, require
 from leyden.data.datamodule import cores
 from leyden.data.decode import ENDINGS, MODES, VERSION, decode, pixels, reason, shown
-from leyden.data.folders import Folders, log_once
-from leyden.data.samples import Samples
-from leyden.files import lock, read_json, replacing
+from leyden.data.folders import Folders, log_once, remembering
+from leyden.data.samples import OnDisk, Samples
+from leyden.files import read_json, replacing
 
 CHUNK = 256  # pictures that are decoded at once
 
@@ -68,29 +67,23 @@ class ImageFolder(Folders):
         """Those that can be decoded, after a look at the files that are new; `known` is what it found.
 
         Raises:
-            UserError: files cannot be decoded, or there is no place to remember it.
+            UserError: files cannot be decoded.
         """
         names = [name for found, _ in self.listing.values() for name in found]
-        place = repr((os.path.realpath(self.root), *self.settings, VERSION)).encode("utf-8", "backslashreplace")
-        memory = self.data_dir / "image_folder" / f"{hashlib.blake2b(place, digest_size=8).hexdigest()}.json"
-        try:
-            memory.parent.mkdir(parents=True, exist_ok=True)
-            with lock(memory.with_suffix(".lock")):
-                self.known, bad = look(self.root, names, self.settings, memory)
-                counts = f"{len(bad)} of {len(names)} pictures in {shown(self.root)}"
-                lines = "".join(f"\n  {name}: {why}" for name, why in bad.items())
-                if bad and self.on_bad_file == "error":
-                    what = "repair or delete them, or type data.on_bad_file=skip"
-                    raise UserError(f"{counts} cannot be decoded; {what}:{lines}")
-                if bad:
-                    log_once("%s are skipped, as they cannot be decoded:%s", counts, lines)
-                    self.notes["skipped"] = {"count": len(bad), "files": bad}
-                pictures = Pictures(self.root, list(self.known), *self.settings)
-                if self.cache:
-                    pictures.write_cache(memory, [entry[2] for entry in self.known.values()])
-        except OSError as error:
-            why = error.strerror or error
-            raise UserError(f"{memory.parent} cannot be written ({why}); set data_dir=<folder>.") from error
+        key = os.path.realpath(self.root), *self.settings, VERSION
+        with remembering(self.data_dir, "image_folder", *key) as memory:
+            self.known, bad = look(self.root, names, self.settings, memory)
+            counts = f"{len(bad)} of {len(names)} pictures in {shown(self.root)}"
+            lines = "".join(f"\n  {name}: {why}" for name, why in bad.items())
+            if bad and self.on_bad_file == "error":
+                what = "repair or delete them, or type data.on_bad_file=skip"
+                raise UserError(f"{counts} cannot be decoded; {what}:{lines}")
+            if bad:
+                log_once("%s are skipped, as they cannot be decoded:%s", counts, lines)
+                self.notes["skipped"] = {"count": len(bad), "files": bad}
+            pictures = Pictures(self.root, list(self.known), *self.settings)
+            if self.cache:
+                pictures.write_cache(memory, [entry[2] for entry in self.known.values()])
         return pictures
 
     def read(self, split: str) -> tuple[Any, Tensor] | None:
@@ -100,22 +93,15 @@ class ImageFolder(Folders):
         pictures, places = self.pictures, {name: place for place, name in enumerate(self.known)}
         found = [(places[name], label) for name, label in zip(*self.listing[split], strict=True) if name in places]
         if split == "train" and (lost := set(range(len(self.classes))) - {label for _, label in found}):
-            names = [self.classes[index] for index in sorted(lost)]
-            raise UserError(f"No picture of the classes {names} in {shown(self.roots[split])} can be decoded.")
+            raise UserError(f"No picture of the classes {[self.classes[n] for n in sorted(lost)]} can be decoded.")
         rows, y = torch.tensor(found, dtype=torch.int64).view(-1, 2).unbind(1)
         return pictures[rows], y
 
-    def facts_of_x(self, train: Samples) -> dict[str, Any]:
-        if self.transforms["train"] or self.transforms["val"]:
-            try:
-                return super().facts_of_x(train)
-            except RuntimeError as error:
-                raise UserError(f"The transforms of data leave pictures that make no batch: {error}.") from error
+    def moments(self, train: Samples) -> tuple[list[float], list[float]]:
         count, *sums = np.array([self.known[train.x.name(index)][3] for index in range(len(train))]).sum(0).tolist()
         mean, square = np.array(sums).reshape(2, -1) / count / [[255], [255**2]]
         std = np.sqrt((square - mean**2).clip(0))
-        stds = np.where(std > 0, std, 1.0).tolist()
-        return {"kind": "image", "shape": [*train.x.shape[1:]], "mean": mean.tolist(), "std": stds}
+        return mean.tolist(), np.where(std > 0, std, 1.0).tolist()
 
     @cached_property
     def fingerprint(self) -> str:
@@ -135,11 +121,10 @@ class ImageFolder(Folders):
         return cores() if self.num_workers == "auto" and not self.cache else super().workers(samples)
 
 
-class Pictures:
+class Pictures(OnDisk):
     """N x C x H x W of uint8 on disk: files that are decoded when they are asked for, or `cache`, all of them decoded.
 
-    To `Samples` it is a tensor: an int gives a picture, other indices a part, and index_select reads a batch. The names
-    are one array of bytes, which worker processes share: of a list of texts each would come to hold a copy.
+    The names are one array of bytes, which worker processes share: of a list of texts each would come to hold a copy.
     """
 
     cache: Path | None = None
@@ -147,11 +132,7 @@ class Pictures:
     def __init__(self, root: Path, names: list[str], size: tuple[int, int] | None, channels: int, background: str):
         self.root, self.names = str(root), np.array([os.fsencode(name) for name in names])
         self.settings = size, channels, background
-        self.shape = len(names), channels, *(size or ())
-        self.rows = torch.arange(len(names))  # those that are here
-
-    def __len__(self) -> int:
-        return len(self.rows)
+        super().__init__((len(names), channels, *(size or ())))
 
     def name(self, index: int) -> str:
         return os.fsdecode(self.names[self.rows[index]])
@@ -159,22 +140,11 @@ class Pictures:
     def path(self, index: int) -> str:
         return os.path.join(self.root, self.name(index))
 
-    def __getitem__(self, index: int | list[int] | Tensor) -> "Tensor | Pictures":
-        if isinstance(index, int):
-            return self.index_select(0, torch.tensor([index]))[0]
-        part = copy(self)
-        part.rows = self.rows[index]
-        return part
-
-    def index_select(self, dim: int, index: Tensor) -> Tensor:
+    def read(self, rows: Tensor) -> Tensor:
         if self.cache is None:
-            return torch.stack([decode(self.path(i), *self.settings) for i in index.tolist()])
-        x = torch.empty(len(index), *self.shape[1:], dtype=torch.uint8)
-        with open(self.cache, "rb") as file:
-            for picture, row in zip(x.numpy(), self.rows[index].tolist(), strict=True):
-                file.seek(row * picture.nbytes)
-                file.readinto(picture)
-        return x
+            files = [os.path.join(self.root, os.fsdecode(name)) for name in self.names[rows.numpy()]]
+            return torch.stack([decode(file, *self.settings) for file in files])
+        return torch.from_numpy(np.memmap(self.cache, np.uint8, "r", shape=self.shape)[rows.numpy()])
 
     def write_cache(self, memory: Path, digests: list[str]) -> None:
         """Take them from now on from a file beside the memory; those of other contents are deleted."""
@@ -199,11 +169,13 @@ def look(
     Known are its size, its time in ns, the digest of its bytes, and of the resized picture the number of pixels and the
     sums of each channel's values and squares. Files that are as `memory` knows them are not looked at again.
     """
-    before = read_json(memory)
+    found = read_json(memory)
 
     def state(name: str) -> list[int]:
-        found = os.stat(os.path.join(root, name))
-        return [found.st_size, found.st_mtime_ns]
+        with suppress(OSError):  # it is gone, or a link leads nowhere
+            stat = os.stat(os.path.join(root, name))
+            return [stat.st_size, stat.st_mtime_ns]
+        return []
 
     def look_at(name: str) -> list[Any] | str:
         try:
@@ -215,17 +187,13 @@ def look(
         sums = [planes.shape[1], *planes.sum(1).tolist(), *squares.sum(1).tolist()]
         return [*now, hashlib.blake2b(raw, digest_size=16).hexdigest(), sums]
 
-    found: dict[str, Any] = {}
-    for name in before.keys() & names:
-        with suppress(OSError):  # it is gone, or a link leads nowhere
-            if before[name][:2] == state(name):
-                found[name] = before[name]
-    if new := [name for name in names if name not in found]:
+    if new := [name for name in names if name not in found or found[name][:2] != state(name)]:
         log_once("looking at %d pictures of %s", len(new), root)
         found |= zip(new, in_turn(look_at, new), strict=True)
-        with replacing(memory) as part:
-            part.write_text(json.dumps({name: entry for name, entry in found.items() if isinstance(entry, list)}))
     known = {name: found[name] for name in names if isinstance(found[name], list)}
+    if new:
+        with replacing(memory) as part:
+            part.write_text(json.dumps(known))
     return known, {shown(name): found[name] for name in names if name not in known}
 
 

@@ -1,6 +1,7 @@
-"""Samples in memory: a batch of them is one index operation."""
+"""Samples in memory or on disk: a batch of them is one index operation."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ def transformed(x: Tensor, transforms: Sequence[Callable[[Tensor], Tensor]]) -> 
 
 
 class Samples(Dataset):
-    """Samples of one shape, with transforms of torchvision, one at a time; or a list of sequences of T x F.
+    """Samples of one shape, with transforms of torchvision, one at a time; or sequences of T x F, a list or `OnDisk`.
 
     A key is epoch * length + index, as `exact.Order` gives it. A batch is (x, y, keys); of sequences x is a pair of
     values, B x T x F padded with zeros, and lengths, B.
@@ -33,7 +34,8 @@ class Samples(Dataset):
 
     def __init__(self, x: Any, y: Tensor, transforms: Sequence[Callable[[Tensor], Tensor]] = (), seed: int = 0):
         self.x, self.y, self.transforms, self.seed = x, y, list(transforms), seed
-        self.lengths = torch.tensor([len(sequence) for sequence in x]) if isinstance(x, list) else None
+        lengths = torch.tensor(list(map(len, x))) if isinstance(x, list) else getattr(x, "lengths", None)
+        self.lengths: Tensor | None = lengths
 
     def __len__(self) -> int:
         return len(self.y)
@@ -53,19 +55,55 @@ class Samples(Dataset):
         return torch.stack(x), self.y[index], key
 
     def subset(self, index: Tensor) -> "Samples":
-        x = self.x[index] if self.lengths is None else [self.x[i] for i in index.tolist()]
+        x = [self.x[i] for i in index.tolist()] if isinstance(self.x, list) else self.x[index]
         return Samples(x, self.y[index], self.transforms, self.seed)
 
 
-def moments(x: Tensor) -> tuple[list[float], list[float]]:
-    """Mean and standard deviation of each channel (dimension 1), in the scale of `to_float`; 1 for a deviation of 0."""
-    channels = x.transpose(0, 1).flatten(1)
-    if x.dtype == torch.uint8:  # by counting: exact, and the same bits for any number of threads
-        values = torch.arange(256, dtype=torch.float64) / 255
-        weights = torch.stack([channel.bincount(minlength=256) for channel in channels]).double()
-        weights /= weights.sum(1, keepdim=True)
+class OnDisk:
+    """Samples of `shape`, N x ..., that `read(rows)` of a child reads from disk when they are asked for.
+
+    To `Samples` it is a tensor: an int gives a sample, other indices a part, and index_select reads a batch.
+    """
+
+    read: Callable[[Tensor], Tensor]
+
+    def __init__(self, shape: Sequence[int], dtype: torch.dtype = torch.uint8):
+        self.shape, self.dtype, self.rows = tuple(shape), dtype, torch.arange(shape[0])
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, int):
+            return self.read(self.rows[[index]])[0]
+        part = copy(self)
+        part.rows = self.rows[index]
+        return part
+
+    def index_select(self, dim: int, index: Tensor) -> Tensor:
+        return self.read(self.rows[index])
+
+
+def moments(parts: Iterable[Tensor]) -> tuple[list[float], list[float]]:
+    """Mean and standard deviation of each channel (dimension 1), in the scale of `to_float`; 1 for a deviation of 0.
+
+    The parts of the data are looked at one after the other, and need not be in memory together.
+    """
+    counts, total, mean, squares = torch.zeros(()), 0, torch.zeros((), dtype=torch.float64), torch.zeros(())
+    for part in parts:
+        channels = part.transpose(0, 1).flatten(1)
+        if part.dtype == torch.uint8:  # by counting: exact, and the same bits for any number of threads
+            counts = counts + torch.stack([channel.bincount(minlength=256) for channel in channels]).double()
+        elif size := channels.shape[1]:  # mean and squares about it, joined to those of the parts before (Chan 1983)
+            channels, total = channels.double(), total + size
+            middle = channels.mean(1)
+            apart = middle - mean
+            squares = squares + (channels - middle[:, None]).square().sum(1) + apart**2 * size * (1 - size / total)
+            mean = mean + apart * (size / total)
+    if counts.dim():
+        values, weights = torch.arange(256, dtype=torch.float64) / 255, counts / counts.sum(1, keepdim=True)
         mean = weights @ values
         std = (weights @ values.square() - mean.square()).clamp(min=0).sqrt()
     else:
-        mean, std = channels.double().mean(1), channels.double().std(1, correction=0)
+        std = (squares / total).sqrt()
     return mean.tolist(), torch.where(std > 0, std, 1.0).tolist()

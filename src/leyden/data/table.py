@@ -1,30 +1,36 @@
-"""A table from a CSV file: columns of numbers, columns of categories, and one to predict."""
+"""A table from a CSV or Parquet file: columns of numbers, columns of categories, and one to predict."""
 
 import csv
 import logging
 import math
 import re
+from datetime import datetime, timezone
 from decimal import Decimal
+from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from leyden import UserError, require
+from leyden import UserError, require, said
 from leyden.data.datamodule import DataModule
 from leyden.data.folders import log_once, natural
 from leyden.data.samples import Samples, moments
 
 FEW, MOST = 20, 1000  # whole numbers that still look like classes; categories of a column
-GROUP = r"[,' \u00a0\u202f]"  # between the digits of 1,234,567
+GROUP = r"[,' \u00a0\u2009\u202f]"  # between the digits of 1,234,567
 GROUPED = re.compile(rf"[+-]?\d{{1,3}}({GROUP}\d{{3}})+(\.\d*)?")
 SWAP = str.maketrans(",.", ".,")
+DATE = "date"  # in place of a decimal mark: numbers are seconds, written as dates and times of ISO 8601
+PACKED = "", ".gz", ".bz2", ".zip", ".xz", ".zst", ".tar"
+ENDINGS = (".parquet", *(kind + packed for kind in (".csv", ".tsv") for packed in PACKED))
 log = logging.getLogger(__name__)
 
 
 class Table(DataModule):
-    """The rows of a CSV file; conf/data/table.yaml explains the arguments.
+    """The rows of a CSV or Parquet file; conf/data/table.yaml explains the arguments.
 
     x is B x columns: a number less the column's `offset`, the index of a category, or NaN where the value is missing.
     The facts' `columns`, for leyden.tasks.preprocess.Encode, hold the `categories` of the training rows, "" for
@@ -41,13 +47,15 @@ class Table(DataModule):
         ignore: list[str] | None = None,
         missing: list[str] | None = None,
         separator: str | None = None,
+        encoding: str = "utf-8",
+        compression: str = "infer",
         **loader: Any,
     ):
         super().__init__(**loader)
-        self.path, self.target, self.separator = Path(path).expanduser(), str(target), separator
-        self.numeric, self.categorical, self.ignore, self.missing = (
-            [str(name) for name in names or []] for names in (numeric, categorical, ignore, missing)
-        )
+        self.path, self.target = Path(path).expanduser(), str(target)
+        self.format = separator, missing or [], encoding, compression
+        named = ([str(name) for name in names or []] for names in (numeric, categorical, ignore))
+        self.numeric, self.categorical, self.ignore = named
         kinds: dict[str, list[str]] = {"auto": [], "classes": self.categorical, "numbers": self.numeric}
         require(target_kind in kinds, "data.target_kind", "auto, classes or numbers", target_kind)
         kinds[target_kind].append(self.target)
@@ -55,10 +63,10 @@ class Table(DataModule):
     def read(self, split: str) -> tuple[Tensor, Tensor] | None:
         if split != "train":
             return None
-        cells, self.lines, self.mark = load(self.path, self.separator, self.missing)
+        cells, self.lines, self.mark = load(self.path, *self.format)
         for name in (self.target, *self.numeric, *self.categorical, *self.ignore):
             if name not in cells:
-                raise UserError(f"{self.path} has no column '{name}' that data asks for; it has {', '.join(cells)}.")
+                raise UserError(f"{self.path} has no column '{name}', only {', '.join(cells)}; see data.separator.")
         y = self.targets(cells.pop(self.target))
         train = self.cut(y, val=True, test=True)["train"].tolist()
         self.columns = [self.column(name, cells[name], train) for name in cells if name not in self.ignore]
@@ -96,29 +104,32 @@ class Table(DataModule):
         """
         if name in self.categorical:
             return None
-        marks = "." if self.mark == "," else ",." if any("," in text for text in texts) else ".,"
-        decimal = max(marks, key=lambda mark: sum(is_number(text, mark) for text in texts))
-        wrong = [row for row, text in enumerate(texts) if text and not is_number(text, decimal)]
+        marks = [".", DATE] if self.mark == "," else [",", ".", DATE] if "," in "".join(texts) else [".", ",", DATE]
+        read = {mark: torch.tensor([number(text, mark) for text in texts], dtype=torch.float64) for mark in marks}
+        decimal = min(read, key=lambda mark: int(read[mark].isnan().sum()))
+        values = read[decimal]
+        wrong = [row for row in values.isnan().nonzero()[:, 0].tolist() if texts[row]]
         if wrong and (name in self.numeric or 2 * len(wrong) < len(texts) - texts.count("")):
             what = f"Column {name} of {self.path} holds numbers, but '{texts[wrong[0]]}' in line {self.lines[wrong[0]]}"
             raise UserError(f"{what}; mend it, add it to data.missing, or type 'data.categorical=[{name}]'.")
         if wrong:
             return None
-        values = torch.tensor([number(text, decimal) for text in texts], dtype=torch.float64)
         numbers = values[~values.isnan()]
         close = len(numbers.float().unique()) < len(numbers.unique())  # a float32 cannot tell them apart
-        form = {"offset": float(numbers.median())} if close and numbers.median().abs() > numbers.std() else {}
-        apart = len({Decimal(plain(text, decimal)) for text in texts if is_number(text, decimal)})
+        far = decimal == DATE or (close and numbers.median().abs() > numbers.std())
+        form = {"offset": float(numbers.median())} if far else {}
+        exact = str if decimal == DATE else Decimal
+        apart = len({exact(plain(text, decimal)) for text in texts if text})
         equal = apart - len((numbers - form.get("offset", 0.0)).float().unique())
         if 100 * equal > apart:
             log.warning("%s of %s: %s of %s different values are equal as float32.", name, self.path, equal, apart)
-        return values, form | ({"decimal": ","} if decimal == "," else {})
+        return values, form | ({} if decimal == "." else {"decimal": decimal})
 
     def facts_of_x(self, train: Samples) -> dict[str, Any]:
         mean, std = list[float](), list[float]()  # of the model's inputs: categories stay 0 and 1
         for column, values in zip(self.columns, train.x.T, strict=True):
             count = len(column.get("categories", []))
-            part = ([0.0] * count, [1.0] * count) if count else moments(values.nan_to_num(column["fill"])[:, None])
+            part = ([0.0] * count, [1.0] * count) if count else moments([values.nan_to_num(column["fill"])[:, None]])
             mean, std = mean + part[0], std + part[1]
         for key in ("categories", "decimal", "offset"):
             if found := [column["name"] for column in self.columns if key in column]:
@@ -135,6 +146,9 @@ def plain(text: str, decimal: str) -> str:
 def number(text: str, decimal: str = ".") -> float:
     """A cell as a number; NaN if it is none that a float32 can hold."""
     try:
+        if decimal == DATE:
+            time = datetime.fromisoformat(text)
+            return (time if time.tzinfo else time.replace(tzinfo=timezone.utc)).timestamp()
         value = float(plain(text, decimal))
     except ValueError:
         return math.nan
@@ -154,17 +168,31 @@ def codes(column: dict[str, Any], texts: list[str]) -> list[float]:
     return [index.get(text, index.get("", math.nan)) for text in texts]
 
 
-def load(path: Path, separator: str | None, missing: list[str]) -> tuple[dict[str, list[str]], list[int], str]:
-    """The cells by column, "" where missing, the line of each row, the separator. Raises UserError for no CSV file."""
+def load(
+    path: Path, separator: str | None, missing: list[str], encoding: str = "utf-8", compression: str = "infer"
+) -> tuple[dict[str, list[str]], list[int], str]:
+    """The cells by column, "" where missing, the line of each row, the separator. Raises UserError for no table."""
+    import pandas as pd  # slow
+
+    how: dict[str, Any] = {"header": None, "dtype": object, "keep_default_na": False, "skip_blank_lines": False}
+    how |= {"encoding": "utf-8-sig" if encoding == "utf-8" else encoding, "compression": compression}
+    read, mark = partial(pd.read_csv, path, engine="python", **how), separator or ""
     try:
-        with open(path, newline="", encoding="utf-8-sig") as file:
-            head = file.readline()
-            file.seek(0)
-            mark = separator or max(",;\t", key=lambda mark: len(next(csv.reader([head], delimiter=mark))))
-            reader = csv.reader(file, delimiter=mark, strict=True)
-            rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if any(map(str.strip, row))]
-    except (OSError, UnicodeDecodeError, TypeError, csv.Error) as error:  # TypeError: a separator of two characters
-        raise UserError(f"{path.absolute()} cannot be read ({error}); see data.path and data.separator.") from error
+        if path.suffix.lower() == ".parquet":
+            frame = pd.read_parquet(path)
+            found = [list(frame.columns), *frame.astype(object).where(frame.notna(), "").to_numpy().tolist()]
+        else:
+            head = "" if mark else read(sep="\0", quoting=csv.QUOTE_NONE, nrows=1).iat[0, 0]
+            mark = mark or max(",;\t", key=lambda mark: len(next(csv.reader([head], delimiter=mark))))
+            found = read(sep=mark).to_numpy().tolist()
+    except ImportError as error:
+        raise UserError(f"{path} needs a package ({said(error)}); type pip install -e '.[parquet]'.") from error
+    except Exception as error:  # decoders and archives have errors of many kinds
+        keys = "data.path, data.separator, data.encoding and data.compression"
+        raise UserError(f"{path.absolute()} cannot be read ({said(error)}); see {keys}.") from error
+    ends = accumulate(1 + sum(str(cell).count("\n") for cell in row) for row in found)  # quotes hold line ends
+    texts = ([str(cell).strip() for cell in row if cell is not None] for row in found)  # None: a row is too short
+    rows = [(line, row) for line, row in zip(ends, texts, strict=True) if any(row)]
     if len(rows) < 2:
         raise UserError(f"{path} has no rows; it needs a header and a row for each sample.")
     (_, names), *rows = rows

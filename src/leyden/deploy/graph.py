@@ -32,6 +32,7 @@ class Metadata:
     columns: list[dict[str, Any]] | None = None  # of a table: categories, or fill and the offset to subtract first
     missing: list[str] = field(default_factory=list)  # cells of a table without a value
     separator: str | None = None
+    encoding: str = "utf-8"
     target: str | None = None  # the column that is predicted
     target_std: list[float] | None = None
 
@@ -64,12 +65,12 @@ def metadata_of(cfg: DictConfig, meaning: str) -> Metadata:
         kind,
         inputs[kind],
         outputs={meaning: ["batch", facts["outputs"]]},
-        dtype="uint8" if kind == "image" else "float32",
+        dtype=facts.get("dtype", "uint8" if kind == "image" else "float32"),
         classes=facts.get("classes") if meaning == "probs" else None,
         target_std=facts.get("target_std") if meaning == "values" else None,
         size=[size, size] if isinstance(size, int) else size,
         columns=columns,
-        **{key: data[key] for key in ("background", "missing", "separator", "target") if data.get(key)},
+        **{key: data[key] for key in ("background", "missing", "separator", "encoding", "target") if data.get(key)},
     )
 
 

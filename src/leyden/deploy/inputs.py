@@ -17,7 +17,7 @@ from leyden.data.image_folder import ImageFolder
 from leyden.deploy.graph import Metadata
 
 BATCHES = (".npy", ".npz")
-ENDINGS = {"image": (*decode.ENDINGS, *BATCHES), "sequence": (".csv", *BATCHES), "table": (".csv", ".tsv", *BATCHES)}
+ENDINGS = {"image": (*decode.ENDINGS, *BATCHES), "sequence": (".csv", *BATCHES), "table": (*table.ENDINGS, *BATCHES)}
 
 
 class Sample(NamedTuple):
@@ -87,27 +87,42 @@ def arrays(name: str, file: Path, metadata: Metadata) -> Iterator[Sample]:
     """
     try:
         csv = file.suffix.lower() == ".csv"
-        x = folders.load(file).numpy() if csv else np.load(file, allow_pickle=False)
-        x = x if isinstance(x, np.ndarray) else x["x"]
+        x = folders.load(file).numpy() if csv else np.load(file, mmap_mode="r", allow_pickle=False)
+        beside = file.with_name(file.name.removesuffix("x.npy") + "lengths.npy")  # of padded sequences, as data=arrays
+        lengths = np.load(beside) if metadata.kind == "sequence" and beside.exists() else None
+        x, lengths = (x, lengths) if isinstance(x, np.ndarray) else (x["x"], x.get("lengths"))
     except UserError:
         raise
     except Exception as error:  # damaged heads and archives have errors of many kinds
         raise UserError(f"{file} cannot be read as a batch ({said(error)}).") from error
     single = metadata.kind == "sequence" and x.ndim == 2
     x, dims = x[None] if single else x, next(iter(metadata.inputs.values()))
+    if metadata.kind == "image":
+        x = channels_first(x, dims)
     fits = x.ndim == len(dims) and all(isinstance(d, str) or d == size for d, size in zip(dims, x.shape, strict=True))
-    if not fits or not (x.dtype == metadata.dtype if metadata.kind == "image" else x.dtype.kind in "buif"):
+    bytes_fit = metadata.kind != "image" or (x.dtype == "uint8") == (metadata.dtype == "uint8")  # those are scaled
+    if not fits or x.dtype.kind not in "buif" or not bytes_fit:
         takes, got = (" x ".join(map(str, sizes)) for sizes in (dims, x.shape))
         raise UserError(f"{file} must hold {metadata.dtype} of {takes}, as the model takes it; got {x.dtype} of {got}.")
     for index, values in enumerate(x):
         where = name if single else f"{name}[{index}]"
+        values = values if lengths is None else values[: lengths[index]]
         yield Sample(where, partial(read_entry, where, values, metadata))
+
+
+def channels_first(x: np.ndarray, dims: list[Any]) -> np.ndarray:
+    """Pictures of N x H x W, or N x H x W x C, as N x C x H x W of the model's `dims`."""
+    if x.ndim == 3 and dims[1] == 1:
+        return x[:, None]
+    last = x.ndim == 4 and x.shape[1] != dims[1] and x.shape[3] == dims[1]
+    return np.moveaxis(x, 3, 1) if last else x
 
 
 def read_entry(where: str, values: np.ndarray, metadata: Metadata) -> Tensor:
     """A sample of a batch as the model takes it."""
     x = torch.from_numpy(np.array(values))
     if metadata.kind == "image":
+        x = x if metadata.dtype == "uint8" else x.float()
         return decode.resized(x[None], metadata.size)[0]
     if metadata.kind == "table":
         offsets = [column.get("offset", 0.0) for column in metadata.columns or [{}]]
@@ -123,7 +138,7 @@ def rows(name: str, file: Path, metadata: Metadata) -> Iterator[Sample]:
     Raises:
         UserError: the file cannot be read, or does not have the columns that the run was trained on.
     """
-    cells, places, _ = table.load(file, metadata.separator, metadata.missing)
+    cells, places, _ = table.load(file, metadata.separator, metadata.missing, metadata.encoding)
     columns = metadata.columns or [{"name": column} for column in cells]
     if missing := [column["name"] for column in columns if column["name"] not in cells]:
         raise UserError(f"{file} must have the columns of the run: {', '.join(missing)}; got {', '.join(cells)}.")

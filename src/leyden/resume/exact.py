@@ -97,7 +97,8 @@ class Order(DistributedSampler):
     def __iter__(self) -> Iterator[int]:
         order = self.draw(self.epoch) + self.epoch * self.length if self.draw else torch.arange(self.length)
         skip, self.skip = self.skip, 0
-        return iter(order[self.rank :: self.world][: len(self)][skip:].tolist())
+        parts = order[self.rank :: self.world][: len(self)][skip:].split(2**16)  # no list of all of them
+        return (key for part in parts for key in part.tolist())
 
 
 class Share(DistributedSampler):

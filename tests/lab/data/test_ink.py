@@ -2,8 +2,7 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from lab.data.digits import Digits
-from lab.data.ink import Ink
+from lab.data.digits import Digits, Ink
 
 
 def test_sequences_are_the_pictures():

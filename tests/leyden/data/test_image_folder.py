@@ -241,7 +241,7 @@ def test_a_class_of_bad_files_only_is_named(data, tmp_path):
     root = fill(tmp_path / "root", count=3)
     for path in (root / "flower").iterdir():
         path.write_bytes(b"")
-    with pytest.raises(UserError, match=r"No picture of the classes \['flower'\] in .*root can be decoded"):
+    with pytest.raises(UserError, match=r"No picture of the classes \['flower'\] can be decoded"):
         data(root, on_bad_file="skip").facts  # noqa: B018
 
 
@@ -358,7 +358,7 @@ def test_transforms_of_torchvision_take_whole_photographs(data, tmp_path):
     found = data(root, size=None, train_transforms=train, eval_transforms=test)
     assert found.facts["shape"] == [3, 24, 24] and everything(found)[0].shape[1:] == (3, 24, 24)
     assert torch.equal(everything(found)[0], everything(found)[0]), "a function of the key"
-    with pytest.raises(UserError, match="transforms of data leave pictures that make no batch"):
+    with pytest.raises(UserError, match="transforms of data leave samples that make no batch"):
         keywords = {"eval_transforms": [v2.Resize(24)], "val_fraction": 0, "test_fraction": 0}
         data(root, size=None, train_transforms=train, **keywords).facts  # noqa: B018
 

@@ -1,5 +1,7 @@
 import random
 import statistics
+from datetime import datetime, timedelta, timezone
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -186,7 +188,8 @@ def test_quotes_and_empty_lines(table):
 @pytest.mark.parametrize(
     ("text", "options", "wrong"),
     [
-        ("", {}, "no rows"),
+        ("a,label\n", {}, "no rows"),
+        ("", {}, "cannot be read"),
         ("a,b\n1,2\n", {}, "no column 'label'.*a, b"),
         ("a,label\n1,2\n", {"ignore": ["b"]}, "no column 'b'"),
         ("a,label\n1,2\n", {"ignore": ["a"]}, "no columns to predict"),
@@ -196,9 +199,10 @@ def test_quotes_and_empty_lines(table):
             {"target_kind": "class"},
             "must be auto, classes or numbers; got `class`",
         ),
-        ("a,label\n1,2\n", {"separator": "tab"}, "cannot be read .*data.separator"),
+        ("a,label\n1,2\n", {"separator": "tab"}, "no column .* see data.separator"),
         ("a,a,label\n1,2,3\n", {}, "name twice"),
-        ("a,label\n1,2\n\n1,2,3\n", {}, "Line 4 .*3 cells.*2"),
+        ("a,label\n1,2\n\n1,2,3\n", {}, "Expected 2 fields in line 4, saw 3"),
+        ('a,label\n1,2\n"x\ny",1\n3\n', {}, "Line 5 .*1 cells.*2"),
         ("a,label\n1,x\n2,NA\n", {"missing": ["NA"]}, "Line 3 .*has no label"),
         ("a,label\n1,x\nold,y\n", {"numeric": ["a"]}, r"Column a .*'old' in line 3.*data.categorical=\[a\]"),
         ("a,label\n1,x\n2,x\nold,y\n", {}, r"Column a .*'old' in line 4.*data.categorical=\[a\]"),
@@ -234,3 +238,60 @@ def test_a_table_trains_and_keeps_its_encoding(table, configure, tmp_path):
     assert {f"preprocess.encode.{name}" for name in ("source", "category", "fill")} <= set(state)
     task.load_state_dict(state)
     assert task(torch.full((2, 4), torch.nan)).isfinite().all()
+
+
+@pytest.mark.parametrize("ending", ["csv.gz", "csv.zip", "csv.bz2", "csv.xz", "tsv"])
+@pytest.mark.parametrize(("separator", "encoding"), [("|", "latin-1"), (None, "utf-16"), (r"\s*::\s*", "cp1252")])
+def test_what_pandas_reads(table, tmp_path, ending, separator, encoding):
+    import pandas as pd
+
+    found = [[str(cell).replace("Rome", "Zürich") for cell in row] for row in rows()]
+    expected = table(found, missing=[""]).facts
+    mark = {"|": "|", None: ";"}.get(separator, "::")
+    text = "".join(mark.join(row) + "\n" for row in found)
+    path = tmp_path / f"other.{ending}"
+    with pd.io.common.get_handle(path, "wb", compression="infer", is_text=False) as file:
+        file.handle.write(text.encode(encoding))
+    assert Table(str(path), "label", separator=separator, encoding=encoding, missing=[""]).facts == expected
+
+
+def test_parquet(table, tmp_path):
+    import pandas as pd
+
+    path = tmp_path / "people.parquet"
+    path.touch()
+    if not find_spec("pyarrow"):
+        with pytest.raises(UserError, match=r"needs a package .*pyarrow.*; type pip install -e '.\[parquet\]'"):
+            table(rows(), path=str(path)).facts  # noqa: B018
+        return
+    frame = pd.DataFrame(rows()[1:], columns=rows()[0]).astype({"id": "int32", "group": "int8"})
+    frame["age"] = pd.to_numeric(frame["age"])  # NaN where there is no text
+    frame.replace({"city": {"": None}}).to_parquet(path)
+    assert table(rows(), path=str(path)).facts == table(rows()).facts
+
+
+@pytest.mark.parametrize("form", ["{:%Y-%m-%d %H:%M:%S}", "{:%Y-%m-%dT%H:%M:%S+00:00}", "{:%Y-%m-%d}"])
+def test_dates_and_times_are_seconds(table, form):
+    start = datetime(2024, 3, 30, tzinfo=timezone.utc)
+    days = [start + timedelta(days=n) for n in range(2000)]
+    lines = ["when", "label"], *([form.format(day), n % 2] for n, day in enumerate(days)), ["", 1]
+    data = table(lines, val_fraction=0, test_fraction=0)
+    column, x = data.facts["columns"][0], data.splits["train"].x[:, 0]
+    assert column["decimal"] == "date" and x[-1].isnan()
+    assert x[:2].tolist() == [day.timestamp() - column["offset"] for day in days[:2]]
+    assert codes(column, [form.format(days[7])]) == [float(x[7])]
+    with pytest.raises(UserError, match=r"Column when .*'soon' in line 2002"):
+        table([*lines[:-1], ["soon", 1]]).facts  # noqa: B018
+
+
+def test_texts_of_a_file_are_texts(table):
+    cell = "${oc.env:HOME}"
+    data = table([[cell, "label"], *([cell if n % 2 else "${missing}", cell if n % 3 else "b"] for n in range(30))])
+    assert data.facts["columns"] == [{"name": cell, "categories": ["${missing}", cell]}]
+    assert data.facts["classes"] == [cell, "b"]
+
+
+def test_lines_are_counted_through_quotes_and_empty_lines(table):
+    text = '\ufeff"a\nb",label\n\n"x\n\ny",1\n,\n"1 234",2\n5,\n'
+    with pytest.raises(UserError, match=r"Line 9 of .* has no label"):
+        table(text).facts  # noqa: B018

@@ -1,5 +1,16 @@
 """Leyden: a research template on PyTorch Lightning and Hydra."""
 
+from importlib import import_module
+from typing import Any
+
+LAZY = {"load_model": "leyden.run.build"}  # public functions, and the modules that load torch for them
+
+
+def __getattr__(name: str) -> Any:
+    if name not in LAZY:
+        raise AttributeError(f"leyden has no {name}")
+    return getattr(import_module(LAZY[name]), name)
+
 
 class UserError(Exception):
     """A user's mistake, said in one sentence: what is wrong, where, and what to type instead."""

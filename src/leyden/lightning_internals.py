@@ -170,6 +170,12 @@ class JoinBeforeWatchers(Checkpoint):
     Lightning calls a Checkpoint after the task's own hook.
     """
 
+    def __init__(self, first: Any):
+        self.first = first  # the checkpoint callback that modules ask for, in whose place this one stands
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(vars(self).get("first"), name)
+
     def on_train_epoch_end(self, trainer: Trainer, task: LightningModule) -> None:
         trainer._logger_connector.join()  # type: ignore[attr-defined]
 
@@ -236,7 +242,8 @@ def join_ranks(trainer: Trainer, share: Callable[..., Any]) -> None:
     if trainer.world_size == 1:
         return
     trainer._logger_connector, trainer._data_connector = RankLogger(trainer), RankLoader(trainer, share)
-    trainer.callbacks.insert(1, JoinBeforeWatchers())  # after the keeper, which is always the first
+    joiner = JoinBeforeWatchers(trainer.checkpoint_callback)
+    trainer.callbacks.insert(1, joiner)  # after the keeper, which is always the first
     loop: Any = trainer.fit_loop.epoch_loop
     is_due = loop._should_check_val_fx
 

@@ -123,6 +123,25 @@ class Records(Checkpoint):
         self.clock = Clock()
         self.warned, self.waits = "", False  # why the run is not exact; it waits for data
 
+    # what modules and callbacks ask `trainer.checkpoint_callback` for, as Lightning's ModelCheckpoint says it
+
+    @property
+    def dirpath(self) -> str:
+        return str(self.directory / "checkpoints")
+
+    @property
+    def best_model_path(self) -> str:
+        return str(self.directory / self.keeper.best["checkpoint"]) if "checkpoint" in self.keeper.best else ""
+
+    @property
+    def best_model_score(self) -> torch.Tensor | None:
+        return torch.tensor(self.keeper.best["value"]) if self.keeper.best else None
+
+    @property
+    def last_model_path(self) -> str:
+        last = Path(self.dirpath) / "last.ckpt"
+        return str(last) if last.exists() else ""
+
     def on_train_start(self, trainer: Trainer, task: LightningModule) -> None:
         self.step, self.started = trainer.global_step, time.perf_counter() - self.seconds
         time_fetches(trainer, self.clock.wait)

@@ -3,6 +3,7 @@
 import logging
 import re
 import sys
+from contextvars import ContextVar
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue
+from torch import nn
 from torch.nn.parameter import is_lazy
 
 from leyden import UserError, lightning_internals, require, said
@@ -31,9 +33,11 @@ from leyden.resume.keeper import Keeper
 from leyden.resume.records import Records
 from leyden.run import configs, paths, record, study, trust
 from leyden.run.run import Run
+from leyden.tasks.optimizers import Frozen
 
 FOR_TARGETS = {"numbers": "task=regression", "classes": "task=classification or, for a table, data.target_kind=numbers"}
 POSITIVE = ("val_check_interval", "check_val_every_n_epoch", "log_every_n_steps", "accumulate_grad_batches")
+BUILT: ContextVar[DictConfig | None] = ContextVar("BUILT", default=None)  # the config that is being built from
 log = logging.getLogger(__name__)
 
 
@@ -44,6 +48,7 @@ def make(cfg: DictConfig, key: str, node: Any, kind: type = object, **keywords: 
         UserError: whatever its constructor raises, a value that is missing, a target that may not be built, or that
             builds something of another kind.
     """
+    before = BUILT.set(cfg)
     try:
         plain = trust.checked(cfg, node)
         if isinstance(plain, dict):
@@ -61,6 +66,8 @@ def make(cfg: DictConfig, key: str, node: Any, kind: type = object, **keywords: 
         name = place[1] if place else key
         target = f" ({node.get('_target_')})" if name in ("data", "task") else ""
         raise UserError(f"{name}{target} cannot be built: {said(cause)}.") from error
+    finally:
+        BUILT.reset(before)
     require(isinstance(made, kind), key, f"a {kind.__name__}", f"{type(made).__module__}.{type(made).__qualname__}")
     return made
 
@@ -176,6 +183,31 @@ def task(cfg: DictConfig) -> LightningModule:
     lazy = [name for name, parameter in made.named_parameters() if is_lazy(parameter)]
     require(not lazy, "task", "of layers with all their sizes, as an optimizer and a checkpoint need them", lazy)
     return made
+
+
+def load_model(run: str | Path, frozen: bool = True) -> nn.Module:
+    """The task of another run, with its weights and without its data; its forward takes what that run's task takes.
+
+    Args:
+        run: as `run=` takes it; a `latest` of the config that is being built is stored as the run that was found
+        frozen: it does not learn, and stays as in an evaluation
+
+    Raises:
+        UserError: there is no such run, it may not be built, or `latest` stands in code, where it cannot be stored.
+    """
+    outer = BUILT.get()
+    now = outer if outer is not None else OmegaConf.load(paths.CONF / "_packages.yaml")
+    logs = paths.logs_folder(now.get("log_dir"))
+    found = paths.find(str(run), logs, sweep=outer and Path(outer.run_dir).parent)
+    weights = found.checkpoint(str(run))
+    if run == "latest" and outer and not configs.replace(outer, "latest", str(paths.in_words(found.directory))):
+        raise UserError("load_model('latest') must stand in the config, where the run that is found can be stored.")
+    tree = configs.stored(found.directory)
+    tree.update(run=str(weights), run_dir=now.get("run_dir"), own=[], trusted=configs.packages(now))
+    with exact.isolated(0):  # what it draws leaves the draws of the other as they were
+        made = task(tree)
+    checkpoints.load(made, weights)
+    return Frozen(made) if frozen else made
 
 
 def watchers(cfg: DictConfig) -> list[Callback]:

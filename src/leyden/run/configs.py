@@ -4,10 +4,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from leyden import UserError
-from leyden.run.keys import direction
+from leyden.run.keys import direction, role
 from leyden.run.paths import in_project
 from leyden.run.run import Run
 
@@ -57,6 +57,19 @@ def unused_groups(tree: DictConfig, typed: str = "") -> list[str]:
             unused.append(name)
             rest = others
     return unused
+
+
+def replace(node: DictConfig | ListConfig, old: str, new: str) -> int:
+    """Put a text in the place of each that is `old`, but for labels of the run; how many these were."""
+    count = 0
+    for key in node if isinstance(node, DictConfig) else range(len(node)):
+        if OmegaConf.is_interpolation(node, key) or OmegaConf.is_missing(node, key) or role(str(key)) == "label":
+            continue
+        if OmegaConf.is_config(node[key]):
+            count += replace(node[key], old, new)
+        elif node[key] == old:
+            node[key], count = new, count + 1
+    return count
 
 
 def literal(value: Any) -> Any:

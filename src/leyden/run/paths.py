@@ -47,13 +47,14 @@ def create(folder: Path, name: str | None = None) -> Path:
             raise UserError(f"{path} cannot be made ({error.strerror}); type log_dir=<folder>.") from error
 
 
-def find(asked: str, logs: Path, unfinished: bool = False) -> Run:
+def find(asked: str, logs: Path, unfinished: bool = False, sweep: Path | None = None) -> Run:
     """A run from a path, a checkpoint in it, a name, or latest.
 
-    `latest` is the newest one with a checkpoint, or the newest `unfinished` one that nobody is running.
+    `latest` is the newest one with a checkpoint, or the newest `unfinished` one that nobody is running; for a job of
+    a `sweep` none of its other jobs, which would be another run for each.
     """
     if asked == "latest":
-        return latest(logs, unfinished)
+        return latest(logs, unfinished, sweep)
     for path in (Path(asked).expanduser(), in_project(asked), logs / "train" / asked):
         run = Run(path.parent.parent if path.suffix == ".ckpt" else path)
         if run.config_file.is_file() or run.record:  # the config of a run that has just begun is not there yet
@@ -61,9 +62,10 @@ def find(asked: str, logs: Path, unfinished: bool = False) -> Run:
     raise UserError(f"{asked} is no run directory, nor a checkpoint in one, nor a run in {logs / 'train'}; try latest.")
 
 
-def latest(logs: Path, unfinished: bool) -> Run:
+def latest(logs: Path, unfinished: bool, sweep: Path | None) -> Run:
     """The run that began last, as an instant, wherever its clock stood."""
-    runs = [Run(path) for path in (*logs.glob("train/*/"), *logs.glob("sweep/*/*/"))]
+    jobs = [path for path in logs.glob("sweep/*/*/") if path.parent != sweep]
+    runs = [Run(path) for path in (*logs.glob("train/*/"), *jobs)]
     if unfinished:
         closed = (Status.RUNNING, Status.FINISHED, Status.UNKNOWN)
         found = [run for run in runs if run.config_file.is_file() and run.status not in closed]

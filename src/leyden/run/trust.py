@@ -17,6 +17,7 @@ from leyden.run.configs import literal
 
 logging.getLogger("hydra.utils").setLevel(logging.CRITICAL)  # what it says of a missing target our sentence says, too
 LIBRARIES = ("leyden", "torch", "torchvision", "lightning", "torchmetrics", "optuna")
+FUNCTIONS = ("leyden.load_model",)  # of ours that a config may call
 CLOSED = (  # modules that read pickles, run code that they are given, or start processes
     "leyden.deploy", "torchvision.datasets", "torch.fx", "torch.jit", "torch.onnx", "torch.distributed",
     "torch.utils.data.datapipes",
@@ -43,14 +44,32 @@ def checked(cfg: DictConfig, node: Any) -> Any:
     own, new = [*(cfg.get("own") or ()), *(cfg.get("trusted") or ())], not configs.is_stored(cfg)
     plain = OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
     for part in parts(plain):
-        if (part.get("_recursive_") is False or part.get("_convert_", "all") != "all") and "${" in str(part):
-            raise UserError(f"A part with _recursive_ or _convert_ must hold no text with '${{'; got `{part}`.")
+        if part.get("_recursive_") is False and "${" in str(part):  # whoever builds it would resolve it once more
+            raise UserError(f"A part with _recursive_: false must hold no text with '${{'; got `{part}`.")
         target = str(part.get("_target_", "???"))
         if "${" in target or (target not in {*known, "???"} and OmegaConf.is_config(node)):
             raise UserError(f"_target_ must be the name itself of a class or function; got `{target}`, from elsewhere.")
         if target != "???":
             check(target, own + [target.split(".")[0]] * new, new)  # conf/ may build from any package
-    return literal(literal(plain))  # Hydra resolves it in place, and once more as it reads it
+    return escaped(plain)
+
+
+def escaped(node: Any, boxed: bool = False) -> Any:
+    """Plain containers whose texts Hydra hands on as they are; the libraries get plain containers, others DictConfigs.
+
+    Hydra resolves a text in place, and once more as it reads it; in a DictConfig or ListConfig (`boxed`) whoever gets
+    it reads it again.
+    """
+    if isinstance(node, list):
+        return [escaped(part, boxed) for part in node]
+    if not isinstance(node, dict):
+        return literal(literal(literal(node) if boxed else node))
+    if target := node.get("_target_"):
+        node = {"_convert_": "all" if inside(str(target), LIBRARIES) else "none"} | node
+        if node.get("_recursive_") is False:
+            return literal(literal(node))
+        boxed = node["_convert_"] == "none"
+    return {name: escaped(part, boxed and not (target and isinstance(part, str))) for name, part in node.items()}
 
 
 def parts(node: Any) -> Iterator[dict[str, Any]]:
@@ -104,6 +123,8 @@ def defined(code: Any, home: str, name: str) -> bool:
 
 def shipped(found: Any, home: str, target: str) -> bool:
     """Whether this is a part of a run out of the libraries that the template is made of."""
+    if target in FUNCTIONS:
+        return True
     if any(word.startswith("_") for word in target.split(".")) or inside(home, CLOSED):
         return False
     if isinstance(found, type):

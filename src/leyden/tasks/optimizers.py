@@ -2,6 +2,7 @@
 
 import inspect
 import logging
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -27,7 +28,8 @@ def configure_optimizers(
     for name, part in ("optimizer", optimizer), ("scheduler", scheduler):
         require(isinstance(part, partial), name, "a class or a function with `_partial_: true`", part)
     weights = dict.fromkeys(decayed(task))  # each once, where modules share it
-    rest = [parameter for parameter in task.parameters() if parameter not in weights]
+    every = dict.fromkeys(parameter for module in learning(task) for parameter in module.parameters(recurse=False))
+    rest = [parameter for parameter in every if parameter not in weights]
     groups = [{"params": list(weights)}, {"params": rest, "weight_decay": 0.0}]
     keywords, trainer = dict(optimizer.keywords), task.trainer
     if keywords.get("fused") == "auto":
@@ -42,11 +44,33 @@ def configure_optimizers(
         raise UserError(f"optimizer or scheduler cannot be built: {error}.") from error
 
 
+class Frozen(nn.Module):
+    """A module that does not learn, and stays as in an evaluation, as a part of one that does."""
+
+    def __init__(self, module: nn.Module):
+        super().__init__()
+        self.module = module.requires_grad_(False).eval()
+
+    def forward(self, *arguments: Any, **keywords: Any) -> Any:
+        return self.module(*arguments, **keywords)
+
+    def train(self, mode: bool = True) -> "Frozen":
+        return super().train(False)
+
+
+def learning(module: nn.Module) -> Iterator[nn.Module]:
+    """The module and all that is in it, but for what is frozen."""
+    if not isinstance(module, Frozen):
+        yield module
+        for child in module.children():
+            yield from learning(child)
+
+
 def decayed(task: LightningModule) -> list[nn.Parameter]:
     """Matrices and kernels: neither biases nor norms nor embeddings, which weight decay only hurts."""
     return [
         parameter
-        for module in task.modules()
+        for module in learning(task)
         if not isinstance(module, nn.Embedding)
         for name, parameter in module.named_parameters(recurse=False)
         if parameter.ndim >= 2 and not any(word in name for word in ("bias", "embed", "position", "token"))

@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from omegaconf import OmegaConf
+from omegaconf import ListConfig, OmegaConf
 
 from leyden import UserError
 from leyden.run import build, configs, study, trust
@@ -26,7 +26,7 @@ HOSTILE = [
     "lightning.LightningDataModule.load_from_checkpoint",
     "lab.tasks.classification.Classification.load_from_checkpoint",
     "leyden.resume.checkpoints.plain", "leyden.resume.checkpoints.read", "leyden.ops.kernels.load",
-    "leyden.run.paths.find",
+    "leyden.run.paths.find", "leyden.run.build.load_model", "leyden.load_model.__call__", "leyden.UserError",
     "leyden.run.run.os.system", "leyden.run.run.Path", "leyden.run.build.instantiate", "leyden.run.build.make",
     "leyden.run.record.subprocess.run", "leyden.run.record.LiveRun", "leyden.run.trust.get_object",
     "hydra.utils.get_method", "hydra.utils.instantiate", "hydra.utils.call", "functools.partial",
@@ -142,14 +142,17 @@ def test_a_target_is_written_as_it_is(tree, resume):
 
 def test_what_a_node_points_to_is_checked_and_is_what_is_built():
     cfg = of_run("${other}", other={"_target_": "torch.nn.Linear", "in_features": "${facts.n}"}, facts={"n": 3})
-    assert trust.checked(cfg, cfg.model) == {"_target_": "torch.nn.Linear", "in_features": 3}
+    assert trust.checked(cfg, cfg.model) == {"_convert_": "all", "_target_": "torch.nn.Linear", "in_features": 3}
     node = {"_target_": "collections.OrderedDict", "x": "${facts.t}", "y": [{"z": "a ${facts.t}"}]}
     cfg = of_run(node, facts={"t": "\\${seed}"}, trusted=["collections"])
     assert build.make(cfg, "model", cfg.model) == {"x": "${seed}", "y": [{"z": "a ${seed}"}]}
-    for own in ({"_convert_": "none"}, {"_recursive_": False}):
-        cfg.model = node | own
-        with pytest.raises(UserError, match="no text"):
-            build.make(cfg, "model", cfg.model)
+    for convert, kind in (("none", ListConfig), ("all", list)):
+        cfg.model = node | {"_convert_": convert}
+        made = build.make(cfg, "model", cfg.model)
+        assert made == {"x": "${seed}", "y": [{"z": "a ${seed}"}]} and type(made["y"]) is kind
+    cfg.model = node | {"_recursive_": False}
+    with pytest.raises(UserError, match="no text"):
+        build.make(cfg, "model", cfg.model)
 
 
 def sequences(root, *classes):

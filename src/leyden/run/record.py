@@ -33,9 +33,9 @@ log = logging.getLogger(__name__)
 
 
 class LiveRun(Run):
-    """The run of this process, which writes in rank 0 only, and nothing before it starts.
+    """The run of this process, which writes in rank 0 only.
 
-    A run that goes on starts when all is built: until then a refusal changes neither its status nor its log.
+    A run that goes on is not open before all is built: a refusal changes neither its status nor its log.
     """
 
     def __init__(self, cfg: DictConfig):
@@ -135,13 +135,9 @@ def is_first_rank() -> bool:
 def origin(cfg: DictConfig) -> dict[str, Any]:
     """What was asked for, when and where; `overrides`: of a job of a sweep, its own."""
     file, tree = Path(cfg.run_dir) / ".hydra" / "overrides.yaml", OmegaConf.to_container(cfg)
-    return {
-        "overrides": yaml.safe_load(file.read_text(encoding="utf-8")) or [] if file.is_file() else [],
-        "started": now(),
-        **{name: tree.get(name) for name in ("seed", "tags", "note", "rerun", "init_from")},
-        "resumes": [],
-        **environment(),
-    }
+    typed = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else None
+    asked = {name: tree.get(name) for name in ("seed", "tags", "note", "rerun", "init_from")}
+    return {"overrides": typed or [], "started": now(), "resumes": []} | asked | environment()
 
 
 def environment() -> dict[str, Any]:
@@ -181,21 +177,20 @@ def announce(cfg: DictConfig, best: str, trainer: Trainer, task: LightningModule
     """Say in the log what is about to be trained: `best` is what it is judged by, `batch` the samples of a step."""
     networks = [part for part in task.children() if count(part)]
     alone = networks[0] if len(networks) == 1 else task  # of several networks none stands for all
-    name = cfg.task._target_ if alone is task else cfg.get("model", cfg.task)._target_
+    name = (cfg.task if alone is task else cfg.get("model", cfg.task))._target_.split(".")[-1]
     step = f"{batch} samples a step, " if batch else ""
     where = f"{trainer.strategy.root_device}, {trainer.precision}, {step}seed {cfg.seed}, best by {best}"
-    log.info("%s of %s parameters on %s", name.split(".")[-1], f"{count(task):,}", where)
-    parts = [(name, type(part).__name__.removeprefix("FSDP"), count(part)) for name, part in alone.named_children()]
+    log.info("%s of %s parameters on %s", name, f"{count(task):,}", where)
+    parts = [f"{name}: {type(part).__name__} {count(part):,}" for name, part in alone.named_children() if count(part)]
     frozen = sum(parameter.numel() for parameter in task.parameters() if not parameter.requires_grad)
-    if sized := ", ".join(f"{name}: {kind} {size:,}" for name, kind, size in parts if size):
-        log.info("%s%s", sized, f"; {frozen:,} are frozen" if frozen else "")
+    if parts:
+        log.info("%s%s", ", ".join(parts), f"; {frozen:,} are frozen" if frozen else "")
 
 
 def drop_unused_groups(cfg: DictConfig) -> None:
     """Take out the groups that a task of the user's own does not name, so that a run holds only what it is made of."""
-    unused = configs.unused_groups(cfg)
-    with open_dict(cfg):
-        for name in unused:
-            del cfg[name]
-    if unused:
-        log.info("%s does not use the config's %s.", cfg.task._target_.split(".")[-1], " and ".join(sorted(unused)))
+    if unused := sorted(configs.unused_groups(cfg)):
+        with open_dict(cfg):
+            for name in unused:
+                del cfg[name]
+        log.info("%s does not use the config's %s.", cfg.task._target_.split(".")[-1], " and ".join(unused))

@@ -51,7 +51,7 @@ def checked(cfg: DictConfig, node: Any) -> Any:
             raise UserError(f"_target_ must be the name itself of a class or function; got `{target}`, from elsewhere.")
         if target != "???":
             check(target, own + [target.split(".")[0]] * new, new)  # conf/ may build from any package
-    return escaped(plain)
+    return {"_convert_": "all"} | escaped(plain) if isinstance(plain, dict) else escaped(plain)
 
 
 def escaped(node: Any, boxed: bool = False) -> Any:

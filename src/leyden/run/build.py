@@ -73,14 +73,10 @@ def group(cfg: DictConfig, name: str, kind: type) -> list[Any]:
     return [make(cfg, f"{name}.{part}", node, kind) for part, node in (cfg.get(name) or {}).items()]
 
 
-# data
-
-
 def data(cfg: DictConfig, split: str | None = None) -> LightningDataModule:
-    """The datamodule; what it draws comes from the seed of the run that is read, goes on or is repeated.
+    """The datamodule, whose draws come from the seed of the run that is read, goes on or is repeated.
 
-    Raises:
-        UserError: `check_same` does, for the `split` that is asked for (None: all).
+    `check_same` is asked for `split`; None: for all.
     """
     directory = cfg.run_dir if cfg.get("resume") else cfg.get("rerun")
     if cfg.get("run"):  # the checkpoint of another command
@@ -101,8 +97,7 @@ def data(cfg: DictConfig, split: str | None = None) -> LightningDataModule:
 def check_same(cfg: DictConfig, datamodule: DataModule, before: Run, split: str | None) -> None:
     """Compare the data with what the run before saw, where a split that is asked for is cut by us.
 
-    Raises:
-        UserError: test may hold what it was trained on, unless exact=false; or the classes or columns are others.
+    Raises UserError where test may hold what it was trained on, unless exact=false, or the classes are others.
     """
     now, then = datamodule.facts, OmegaConf.to_container(cfg.facts or OmegaConf.create(), resolve=True)
     if then and coding(now) != coding(then):
@@ -141,9 +136,6 @@ def facts(cfg: DictConfig, datamodule: LightningDataModule) -> None:
     cfg.facts = configs.literal(found)
 
 
-# all that is trained
-
-
 def parts(cfg: DictConfig) -> tuple[LightningDataModule, LightningModule]:
     """The datamodule with its facts in cfg, and the task, of a new run or of one that is there already."""
     unknown = "min or max, as the name of what it watches does not say which is better"
@@ -170,10 +162,10 @@ def task(cfg: DictConfig) -> LightningModule:
 
 
 def load_model(run: str | Path, frozen: bool = True) -> nn.Module:
-    """The task of another run, with its weights and without its data; its forward takes what that run's task takes.
+    """The task of another run, with its weights and without its data; it takes what it took there.
 
     Args:
-        run: as `run=` takes it; a `latest` of the config that is being built is stored as the run that was found
+        run: as `run=` takes it; a `latest` of a config is stored as the run that was found
         frozen: it does not learn, and stays as in an evaluation
 
     Raises:
@@ -184,7 +176,7 @@ def load_model(run: str | Path, frozen: bool = True) -> nn.Module:
     logs = paths.logs_folder(now.get("log_dir"))
     found = paths.find(str(run), logs, sweep=outer and Path(outer.run_dir).parent)
     weights = found.checkpoint(str(run))
-    if run == "latest" and outer and not configs.replace(outer, "latest", str(paths.in_words(found.directory))):
+    if run == "latest" and outer and not configs.pin(outer, str(paths.in_words(found.directory))):
         raise UserError("load_model('latest') must stand in the config, where the run that is found can be stored.")
     tree = configs.stored(found.directory)
     tree.update(run=str(weights), run_dir=now.get("run_dir"), own=[], trusted=configs.packages(now))

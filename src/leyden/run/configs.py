@@ -1,13 +1,14 @@
 """Configs: those of runs, text that is no config, and the resolvers that a YAML may use."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from leyden import UserError
-from leyden.run.keys import direction, role
+from leyden.run.keys import direction
 from leyden.run.paths import in_project
 from leyden.run.run import Run
 
@@ -16,11 +17,7 @@ NEEDED = ("data", "task", "trainer")  # in the config of a run
 
 
 def stored(directory: Path) -> DictConfig:
-    """The tree that a run was built from, with its interpolations and the number of threads that it had.
-
-    Raises:
-        UserError: it cannot be read.
-    """
+    """The tree that a run was built from, with its interpolations and threads; UserError if it cannot be read."""
     run = Run(directory)
     try:
         tree = OmegaConf.load(run.config_file)
@@ -59,17 +56,15 @@ def unused_groups(tree: DictConfig, typed: str = "") -> list[str]:
     return unused
 
 
-def replace(node: DictConfig | ListConfig, old: str, new: str) -> int:
-    """Put a text in the place of each that is `old`, but for labels of the run; how many these were."""
+def pin(tree: DictConfig, run: str) -> bool:
+    """Store a run in the place of each `latest` in the groups of a tree; False where there is none."""
     count = 0
-    for key in node if isinstance(node, DictConfig) else range(len(node)):
-        if OmegaConf.is_interpolation(node, key) or OmegaConf.is_missing(node, key) or role(str(key)) == "label":
-            continue
-        if OmegaConf.is_config(node[key]):
-            count += replace(node[key], old, new)
-        elif node[key] == old:
-            node[key], count = new, count + 1
-    return count
+    for name, node in tree.items_ex(resolve=False):
+        if OmegaConf.is_dict(node):
+            text, found = re.subn("(?<=[:-] )latest$", json.dumps(run), OmegaConf.to_yaml(node), flags=re.M)
+            if found:
+                tree[name], count = OmegaConf.create(text), count + found
+    return count > 0
 
 
 def literal(value: Any) -> Any:

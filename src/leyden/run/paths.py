@@ -26,8 +26,8 @@ def in_words(path: Path) -> Path:
 
 def logs_folder(typed: str | None = None) -> Path:
     """The folder of all runs: as typed, or as conf/train.yaml and conf/local say."""
-    files = [file for file in (CONF / "train.yaml", CONF / "local" / "default.yaml") if file.is_file()]
     try:
+        files = [file for file in (CONF / "train.yaml", CONF / "local" / "default.yaml") if file.is_file()]
         return in_project(OmegaConf.merge(*map(OmegaConf.load, files)).log_dir if typed is None else typed)
     except (OmegaConfBaseException, OSError, YAMLError) as error:
         raise UserError("log_dir of conf/ cannot be read here; type log_dir=<folder>.") from error
@@ -48,11 +48,7 @@ def create(folder: Path, name: str | None = None) -> Path:
 
 
 def find(asked: str, logs: Path, unfinished: bool = False, sweep: Path | None = None) -> Run:
-    """A run from a path, a checkpoint in it, a name, or latest.
-
-    `latest` is the newest one with a checkpoint, or the newest `unfinished` one that nobody is running; for a job of
-    a `sweep` none of its other jobs, which would be another run for each.
-    """
+    """A run from a path, a checkpoint in it, a name, or `latest`, as `latest` finds it."""
     if asked == "latest":
         return latest(logs, unfinished, sweep)
     for path in (Path(asked).expanduser(), in_project(asked), logs / "train" / asked):
@@ -63,11 +59,14 @@ def find(asked: str, logs: Path, unfinished: bool = False, sweep: Path | None = 
 
 
 def latest(logs: Path, unfinished: bool, sweep: Path | None) -> Run:
-    """The run that began last, as an instant, wherever its clock stood."""
+    """The run that began last of those with a checkpoint, or of the `unfinished` ones that nobody is running.
+
+    For a job of a `sweep` it is none of the other jobs, which would be another run for each.
+    """
     jobs = [path for path in logs.glob("sweep/*/*/") if path.parent != sweep]
     runs = [Run(path) for path in (*logs.glob("train/*/"), *jobs)]
+    closed = (Status.RUNNING, Status.FINISHED, Status.UNKNOWN)
     if unfinished:
-        closed = (Status.RUNNING, Status.FINISHED, Status.UNKNOWN)
         found = [run for run in runs if run.config_file.is_file() and run.status not in closed]
     else:
         found = [run for run in runs if run.begun]

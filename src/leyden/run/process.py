@@ -55,7 +55,7 @@ ATTRIBUTES = ((inductor, "deterministic"), *((cudnn, name) for name in ("enabled
 
 @contextmanager
 def restored() -> Iterator[None]:
-    """Leave the process as a job found it, however the job ends; what an earlier one has left is freed first."""
+    """Leave the process as a job found it, however it ends; what an earlier one has left is freed first."""
     if next(JOBS):
         gc.collect()
     else:
@@ -72,28 +72,25 @@ def restored() -> Iterator[None]:
             after.callback(logger.setLevel, logger.level)
         after.callback(setattr, logging, "raiseExceptions", logging.raiseExceptions)
         after.callback(logging.captureWarnings, False)
-        after.callback(
-            restore, dict(os.environ), {number: signal.getsignal(number) for number in signal.valid_signals()}
-        )
+        after.callback(os.environ.update, dict(os.environ))
+        after.callback(os.environ.clear)
+        if threading.current_thread() is threading.main_thread():  # others may set no handlers
+            for number in signal.valid_signals():
+                after.callback(set_handler, number, signal.getsignal(number))
         yield
 
 
-def restore(environment: dict[str, str], handlers: dict[int, Any]) -> None:
-    """Set environment and signal handlers back."""
-    os.environ.clear()
-    os.environ.update(environment)
-    main = threading.current_thread() is threading.main_thread()  # others may set no handlers
-    for number, handler in handlers.items() if main else ():
-        if handler is not None and signal.getsignal(number) != handler:  # None: not one of Python's
-            signal.signal(number, handler)
+def set_handler(number: int, handler: Any) -> None:
+    if handler is not None and signal.getsignal(number) != handler:  # None: not one of Python's
+        signal.signal(number, handler)
 
 
 def set_global_torch_flags(cfg: DictConfig) -> None:
     """Set what holds for the whole process: seed, threads, precision of products, and less noise."""
-    seed, precision = cfg.seed, cfg.matmul_precision
+    seed, precision, threads = cfg.seed, cfg.matmul_precision, cfg.threads
     require(type(seed) is int and 0 <= seed < 2**32, "seed", "a whole number from 0 to 4294967295", seed)
-    known = cfg.threads is None or (type(cfg.threads) is int and cfg.threads > 0)
-    require(known, "threads", "null or a whole number from 1 up", cfg.threads)
+    known = threads is None or (type(threads) is int and threads > 0)
+    require(known, "threads", "null or a whole number from 1 up", threads)
     precisions = ("highest", "high", "medium")
     require(precision in precisions, "matmul_precision", f"one of {', '.join(precisions)}", precision)
     for logger in map(logging.getLogger, LOGGERS):
@@ -105,7 +102,7 @@ def set_global_torch_flags(cfg: DictConfig) -> None:
         os.environ.pop("PYTORCH_NVML_BASED_CUDA_CHECK", None)
     set_malloc_thresholds()
     asked = os.environ.get("OMP_NUM_THREADS", "")
-    torch.set_num_threads(cfg.threads or (int(asked) if asked.isdecimal() else 0) or cores())
+    torch.set_num_threads(threads or (int(asked) if asked.isdecimal() else 0) or cores())
     torch.set_float32_matmul_precision(precision)
     cudnn.deterministic = bool(cfg.trainer.deterministic)  # the Trainer sets the rest before CUDA starts
     lightning.seed_everything(seed, workers=True, verbose=False)

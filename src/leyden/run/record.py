@@ -129,9 +129,6 @@ def is_first_rank() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-# where a run comes from
-
-
 def origin(cfg: DictConfig) -> dict[str, Any]:
     """What was asked for, when and where; `overrides`: of a job of a sweep, its own."""
     file, tree = Path(cfg.run_dir) / ".hydra" / "overrides.yaml", OmegaConf.to_container(cfg)
@@ -164,9 +161,6 @@ def git(*arguments: str) -> str:
         return subprocess.run(line, capture_output=True, text=True, errors="replace").stdout
     except OSError:
         return ""
-
-
-# what it is made of
 
 
 def count(module: torch.nn.Module) -> int:

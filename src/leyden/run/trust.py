@@ -35,8 +35,7 @@ KINDS = tuple(map(get_class, (  # of which classes of the libraries must be
 def checked(cfg: DictConfig, node: Any) -> Any:
     """A node of the config as plain containers, resolved once, in which texts are texts: fit to be instantiated.
 
-    Raises:
-        UserError: the node names something that may not be built.
+    Raises UserError where it names something that may not be built.
     """
     tree: Any = OmegaConf.to_container(cfg, resolve=False)
     tree.pop("facts", None)  # what the data says
@@ -55,10 +54,9 @@ def checked(cfg: DictConfig, node: Any) -> Any:
 
 
 def escaped(node: Any, boxed: bool = False) -> Any:
-    """Plain containers whose texts Hydra hands on as they are; the libraries get plain containers, others DictConfigs.
+    """Plain containers, whose texts Hydra hands on as they are; classes of our libraries are handed no DictConfig.
 
-    Hydra resolves a text in place, and once more as it reads it; in a DictConfig or ListConfig (`boxed`) whoever gets
-    it reads it again.
+    Hydra resolves a text in place, and as it reads it; who gets a DictConfig or ListConfig (`boxed`) reads it again.
     """
     if isinstance(node, list):
         return [escaped(part, boxed) for part in node]
@@ -82,11 +80,7 @@ def parts(node: Any) -> Iterator[dict[str, Any]]:
 
 
 def check(target: str, own: list[str], new: bool) -> None:
-    """Look a target up, in the libraries and the user's own packages only.
-
-    Raises:
-        UserError: it may not be built, or, if the config is not new, it is not there.
-    """
+    """Look a target up, in the libraries and the user's own packages only; UserError if it may not be built."""
     what = "The config" if new else "The stored config"
     if not inside(target, (*LIBRARIES, *own)):
         advice = f"if it is of a package of yours, type 'trusted=[{target.split('.')[0]}]'"
@@ -130,8 +124,7 @@ def shipped(found: Any, home: str, target: str) -> bool:
     if isinstance(found, type):
         search = home.startswith("optuna.") and {"BasePruner", "BaseSampler"} & {base.__name__ for base in found.mro()}
         return issubclass(found, KINDS) or bool(search)
-    models = torchvision.models.list_models()
-    return any(found is torchvision.models.get_model_builder(model) for model in models)
+    return found in map(torchvision.models.get_model_builder, torchvision.models.list_models())
 
 
 def inside(name: str, packages: Collection[str]) -> bool:

@@ -23,7 +23,7 @@ def configure_optimizers(
     """What `configure_optimizers` of a LightningModule returns, from the config's `${optimizer}` and `${scheduler}`.
 
     The scheduler is a partial of one of torch, or of a factor (step, total) -> share of the rate; a plateau watches
-    `monitor`. Raises UserError for a key or a value that torch does not take.
+    `monitor`. Raises UserError for what torch does not take.
     """
     for name, part in ("optimizer", optimizer), ("scheduler", scheduler):
         require(isinstance(part, partial), name, "a class or a function with `_partial_: true`", part)
@@ -45,7 +45,7 @@ def configure_optimizers(
 
 
 class Frozen(nn.Module):
-    """A module that does not learn, and stays as in an evaluation, as a part of one that does."""
+    """A part that does not learn, and stays as in an evaluation."""
 
     def __init__(self, module: nn.Module):
         super().__init__()
@@ -59,7 +59,7 @@ class Frozen(nn.Module):
 
 
 def learning(module: nn.Module) -> Iterator[nn.Module]:
-    """The module and all that is in it, but for what is frozen."""
+    """A module and all in it that is not frozen."""
     if not isinstance(module, Frozen):
         yield module
         for child in module.children():
@@ -79,14 +79,14 @@ def decayed(task: LightningModule) -> list[nn.Parameter]:
 
 def can_fuse(task: LightningModule) -> bool:
     """Whether one kernel can step all parameters; in mixed precision Lightning does not clip for such a kernel."""
-    if task.trainer.precision.endswith("-mixed") and task.trainer.gradient_clip_val:
+    mixed = task.trainer.precision.endswith("-mixed") and bool(task.trainer.gradient_clip_val)
+    if mixed:
         log.warning("The optimizer is not fused: in %s that excludes gradient clipping.", task.trainer.precision)
-        return False
-    return task.device.type in ("cpu", "cuda")
+    return not mixed and task.device.type in ("cpu", "cuda")
 
 
 def schedule(optimizer: Optimizer, scheduler: partial, trainer: Trainer, monitor: str) -> dict[str, Any]:
-    """The scheduler as Lightning wants it: a factor steps with the optimizer, a torch scheduler with the epoch.
+    """The scheduler as Lightning wants it: a factor steps with the optimizer, one of torch with the epoch.
 
     A plateau steps with what it watches: with the epoch if that is of training, else at each validation.
     """

@@ -69,8 +69,6 @@ class Supervised(LightningModule):
         """From the model's outputs to what they mean: B x outputs."""
         return nn.Identity()
 
-    # one step
-
     def step(self, batch: Any) -> tuple[Tensor, Tensor, Tensor]:
         """The loss (mean over the batch), the model's outputs and y."""
         x, y = batch
@@ -119,10 +117,8 @@ class Supervised(LightningModule):
     def test_step(self, batch: Any, batch_idx: int) -> Tensor:
         return self.evaluate(batch, "test")
 
-    # the epoch's numbers: weighed by samples, over all ranks
-
     def totals(self, split: str) -> tuple[dict[str, Tensor], int]:
-        """Means over the epoch of the loss and of what is counted, and the number of samples."""
+        """Means over the epoch of the loss and of what is counted, and the number of samples, of all ranks."""
         names = [f"{split}/{name}" for name in ("loss", *self.counted)]
         sums = self.sums.pop(split, [0] * (len(names) + 1))
         joint = torch.stack([torch.as_tensor(part, dtype=torch.float32, device=self.device) for part in sums])
@@ -146,9 +142,8 @@ class Supervised(LightningModule):
     def on_test_epoch_end(self) -> None:
         self.conclude("test")
 
-    # several devices that share one model
-
     def configure_model(self) -> None:
+        """Divide the model among the devices that share it, where they do."""
         if self.device_mesh is not None and not isinstance(self.model, FSDPModule):
             for parameter in self.model.parameters():
                 parameter.data = parameter.data.contiguous()  # channels_last cannot be divided

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hydra.utils import instantiate
 from omegaconf import OmegaConf, open_dict
+from torch import nn
 
 from conftest import SMALL
 from foreign.habit import Habit
@@ -180,3 +181,21 @@ def test_a_module_that_saves_all_its_arguments_is_tested_and_goes_on(configure):
     again.trainer.max_epochs = 2
     train(again)
     assert checkpoints.read(run / "checkpoints" / "last.ckpt")["global_step"] == 2 * metrics["best"]["step"]
+
+
+def test_weights_of_a_compiled_part_fit_one_that_is_not(tmp_path):
+    plain, compiled = (nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1)) for _ in range(2))
+    compiled[0] = torch.compile(compiled[0])
+    for one, other in ((plain, compiled), (compiled, plain)):
+        torch.save({"state_dict": one.state_dict()}, tmp_path / "a.ckpt")
+        other[1].weight.data.zero_()
+        checkpoints.load(other, tmp_path / "a.ckpt")
+        assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+
+
+def test_nodes_of_a_config_are_kept_as_plain_data(tmp_path):
+    net = OmegaConf.create({"net": {"_target_": "a.B", "sizes": [1, 2]}, "text": "\\${x}"})
+    content = {"state_dict": {}, "hyper_parameters": {"node": net, "plain": 3, "class": nn.Linear(1, 1)}}
+    assert checkpoints.leave_out_objects(content) == ["class"]
+    node = {"net": {"_target_": "a.B", "sizes": [1, 2]}, "text": "${x}"}
+    assert content["hyper_parameters"] == {"node": node, "plain": 3}

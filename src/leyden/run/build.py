@@ -131,8 +131,8 @@ def facts(cfg: DictConfig, datamodule: LightningDataModule) -> None:
     """Put what the data says of itself into cfg.facts, from where models and tasks take it; UserError if it cannot."""
     require(not cfg.facts, "facts", "left out, as the data says them", cfg.facts)
     found = getattr(datamodule, "facts", {})
-    named = any("_target_" in part for part in trust.parts(found))
-    require(not named, "facts of the data", "without a key `_target_`, which builds something", found)
+    good = not any("_target_" in part for part in trust.parts(found))
+    require(good, "facts of the data", "without a key `_target_`, which builds something", found)
     cfg.facts = configs.literal(found)
 
 
@@ -162,14 +162,10 @@ def task(cfg: DictConfig) -> LightningModule:
 
 
 def load_model(run: str | Path, frozen: bool = True) -> nn.Module:
-    """The task of another run, with its weights and without its data; it takes what it took there.
+    """The task of another run with its weights, without its data; if `frozen`, it stays as in an evaluation.
 
-    Args:
-        run: as `run=` takes it; a `latest` of a config is stored as the run that was found
-        frozen: it does not learn, and stays as in an evaluation
-
-    Raises:
-        UserError: there is no such run, it may not be built, or `latest` stands in code, where it cannot be stored.
+    `run` is as `run=` takes it; a `latest` of a config is stored as the run that was found. Raises UserError where
+    there is none, where it may not be built, and for a `latest` in code, where it cannot be stored.
     """
     outer = BUILT.get()
     now = outer if outer is not None else OmegaConf.load(paths.CONF / "_packages.yaml")
@@ -207,7 +203,13 @@ def trainer(cfg: DictConfig, callbacks: list[Callback]) -> Trainer:
         text = key != "max_time" or value is None or isinstance(value, str)
         require(text, "trainer.max_time", 'null or a text "DD:HH:MM:SS", in quotes', value)
     bar = bool(cfg.trainer.enable_progress_bar) and sys.stdout.isatty()
-    ours: dict[str, Any] = {}
+    ours: dict[str, Any] = {"default_root_dir": cfg.run_dir, "enable_progress_bar": bar}
+    ours["callbacks"] = callbacks + [RichProgressBar(refresh_rate=20)] * bar
+    ours["enable_checkpointing"] = any(isinstance(callback, Checkpoint) for callback in callbacks)
+    ours["logger"] = group(cfg, "logger", Logger)
+    ours["profiler"] = make(cfg, "profiler", cfg.profiler, Profiler) if cfg.get("profiler") else None
+    plugins = [make(cfg, "trainer.plugins", node) for node in cfg.trainer.get("plugins") or ()]
+    ours["plugins"] = [AtomicIO(Run(cfg.run_dir).update), *plugins]
     if cfg.trainer.strategy == "ddp":
         timeout = timedelta(seconds=cfg.get("timeout") or 600)
         ours["strategy"] = DDPStrategy(timeout=timeout, gradient_as_bucket_view=True)
@@ -217,13 +219,6 @@ def trainer(cfg: DictConfig, callbacks: list[Callback]) -> Trainer:
         cfg.trainer,
         Trainer,
         **ours,
-        callbacks=callbacks + [RichProgressBar(refresh_rate=20)] * bar,
-        logger=group(cfg, "logger", Logger),
-        profiler=make(cfg, "profiler", cfg.profiler, Profiler) if cfg.get("profiler") else None,
-        plugins=[AtomicIO(Run(cfg.run_dir).update)],
-        default_root_dir=cfg.run_dir,
-        enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
-        enable_progress_bar=bar,
     )
     torch._inductor.config.deterministic = True  # no stopwatch chooses kernels of other bits; a Trainer sets it back
     lightning_internals.join_ranks(built, exact.Share)
@@ -249,6 +244,5 @@ def evaluate(
         found = run(task, datamodule=datamodule, verbose=False)
     metrics = {name: value for part in found for name, value in part.items()}
     samples, details = getattr(task, "samples", None), getattr(task, "details", None)
-    if metrics and split != "val" and isinstance(details, dict):  # what is known of each class
-        metrics |= details
-    return metrics and metrics | {"samples": samples if isinstance(samples, int) else None}
+    apart = details if split != "val" and isinstance(details, dict) else {}  # what is known of each class
+    return metrics and metrics | apart | {"samples": samples if isinstance(samples, int) else None}

@@ -324,11 +324,11 @@ class Asking(LitModule):
 
     def on_test_start(self):
         asked = self.trainer.checkpoint_callback
-        assert asked.best_model_score == self.trainer.callback_metrics["val/acc"].max() or asked.best_model_score > 0
-        assert (
-            Path(asked.best_model_path) == Path(asked.dirpath) / "best.ckpt" and Path(asked.last_model_path).is_file()
-        )
-        assert self.trainer.log_dir == self.logger.log_dir == str(Path(asked.dirpath).parent / "tensorboard")
+        folder = Path(asked.dirpath)
+        assert asked.best_model_path == str(folder / "best.ckpt") and asked.last_model_path == str(folder / "last.ckpt")
+        best = torch.load(asked.best_model_path, weights_only=True)["leyden"]["best"]["value"]
+        assert asked.best_model_score.item() == pytest.approx(best)
+        assert self.trainer.log_dir == self.logger.log_dir == str(folder.parent / "tensorboard")
 
     def training_step(self, batch, batch_idx):
         return super().training_step(batch["a"], batch_idx) + super().training_step(batch["b"], batch_idx)

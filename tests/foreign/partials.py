@@ -25,7 +25,7 @@ class DenseNet(nn.Module):
         return cls(sizes=[4], **sizes)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.model(x.view(len(x), -1))
+        return self.model(x.view(x.size(0), -1))
 
 
 class LitModule(LightningModule):

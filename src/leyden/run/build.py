@@ -203,22 +203,24 @@ def trainer(cfg: DictConfig, callbacks: list[Callback]) -> Trainer:
         text = key != "max_time" or value is None or isinstance(value, str)
         require(text, "trainer.max_time", 'null or a text "DD:HH:MM:SS", in quotes', value)
     bar = bool(cfg.trainer.enable_progress_bar) and sys.stdout.isatty()
-    ours: dict[str, Any] = {"default_root_dir": cfg.run_dir, "enable_progress_bar": bar}
-    ours["callbacks"] = callbacks + [RichProgressBar(refresh_rate=20)] * bar
-    ours["enable_checkpointing"] = any(isinstance(callback, Checkpoint) for callback in callbacks)
-    ours["logger"] = group(cfg, "logger", Logger)
-    ours["profiler"] = make(cfg, "profiler", cfg.profiler, Profiler) if cfg.get("profiler") else None
-    plugins = [make(cfg, "trainer.plugins", node) for node in cfg.trainer.get("plugins") or ()]
-    ours["plugins"] = [AtomicIO(Run(cfg.run_dir).update), *plugins]
+    ours: dict[str, Any] = {}
     if cfg.trainer.strategy == "ddp":
         timeout = timedelta(seconds=cfg.get("timeout") or 600)
         ours["strategy"] = DDPStrategy(timeout=timeout, gradient_as_bucket_view=True)
+    plugins = [make(cfg, "trainer.plugins", node) for node in cfg.trainer.get("plugins") or ()]
     built = make(
         cfg,
         "trainer",
         cfg.trainer,
         Trainer,
         **ours,
+        callbacks=callbacks + [RichProgressBar(refresh_rate=20)] * bar,
+        logger=group(cfg, "logger", Logger),
+        profiler=make(cfg, "profiler", cfg.profiler, Profiler) if cfg.get("profiler") else None,
+        plugins=[AtomicIO(Run(cfg.run_dir).update), *plugins],
+        default_root_dir=cfg.run_dir,
+        enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
+        enable_progress_bar=bar,
     )
     torch._inductor.config.deterministic = True  # no stopwatch chooses kernels of other bits; a Trainer sets it back
     lightning_internals.join_ranks(built, exact.Share)

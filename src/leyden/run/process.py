@@ -41,12 +41,10 @@ NOISE = (
     ".*WeightAveraging callback with a model that overrides the configure_model.*",  # which builds no layers here
 )
 JOBS = itertools.count()  # of this process
+NAMED = ("num_threads", "default_dtype", "float32_matmul_precision", "deterministic_debug_mode")
 LOGGERS = ("lightning.pytorch", "lightning.fabric", "lightning")
-FLAGS: tuple[tuple[Any, Any], ...] = (  # what holds for the whole process: how to read it, and to set it
-    (torch.get_num_threads, torch.set_num_threads),
-    (torch.get_default_dtype, torch.set_default_dtype),
-    (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
-    (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
+FLAGS: tuple[tuple[Any, Any], ...] = (  # of the whole process: how to read each, and to set it
+    *((getattr(torch, f"get_{name}"), getattr(torch, f"set_{name}")) for name in NAMED),
     (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
     (torch.is_grad_enabled, torch.set_grad_enabled),
 )
@@ -91,8 +89,8 @@ def set_global_torch_flags(cfg: DictConfig) -> None:
     require(type(seed) is int and 0 <= seed < 2**32, "seed", "a whole number from 0 to 4294967295", seed)
     known = threads is None or (type(threads) is int and threads > 0)
     require(known, "threads", "null or a whole number from 1 up", threads)
-    precisions = ("highest", "high", "medium")
-    require(precision in precisions, "matmul_precision", f"one of {', '.join(precisions)}", precision)
+    known = precision in ("highest", "high", "medium")
+    require(known, "matmul_precision", "one of highest, high, medium", precision)
     for logger in map(logging.getLogger, LOGGERS):
         logger.handlers.clear()
         logger.setLevel(logging.WARNING)
@@ -118,7 +116,7 @@ def set_malloc_thresholds() -> None:
 
 @atexit.register
 def end_workers() -> None:
-    """Kill loader processes that an error left behind: they ignore the SIGTERM that Python sends."""
+    """Kill loader processes that an error left: they ignore the SIGTERM that Python sends."""
     for child in multiprocessing.active_children():
         if child.daemon:
             child.kill()

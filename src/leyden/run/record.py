@@ -63,7 +63,6 @@ class LiveRun(Run):
         threading.Thread(target=self.beat, daemon=True).start()
 
     def beat(self) -> None:
-        """Write a sign of life now and then, for readers on other machines."""
         while not self.ended.wait(HEARTBEAT_S):
             self.update(heartbeat=now())
 
@@ -78,16 +77,11 @@ class LiveRun(Run):
         OmegaConf.save(tree, self.config_file)
         if patch := changes():
             (self.directory / "changes.patch").write_text(patch, encoding="utf-8")
-        self.update(
-            threads=torch.get_num_threads(),
-            precision=trainer.precision,
-            world_size=trainer.world_size,
-            device=str(trainer.strategy.root_device),
-            parameters=count(task),
-            data_fingerprint=getattr(datamodule, "fingerprint", None),
-            kernels=dict(kernels.found),
-            **(datamodule.notes if isinstance(datamodule, DataModule) else {}),
-        )
+        sizes = {"threads": torch.get_num_threads(), "world_size": trainer.world_size, "parameters": count(task)}
+        sizes |= datamodule.notes if isinstance(datamodule, DataModule) else {}
+        device, fingerprint = str(trainer.strategy.root_device), getattr(datamodule, "fingerprint", None)
+        kinds = {"precision": trainer.precision, "device": device, "kernels": dict(kernels.found)}
+        self.update(data_fingerprint=fingerprint, **sizes, **kinds)
 
 
 @contextmanager
@@ -148,10 +142,9 @@ def environment() -> dict[str, Any]:
 
 
 def changes() -> str:
-    """The uncommitted changes of the project as a patch, untracked files under src and conf with them."""
+    """The uncommitted changes of the project as a patch, with untracked files under src and conf."""
     untracked = git("ls-files", "--others", "--exclude-standard", "-z", "src", "conf").split("\0")
-    added = [git("diff", "--no-index", "--", os.devnull, name) for name in untracked if name]
-    return "".join([git("diff", "HEAD"), *added])
+    return "".join([git("diff", "HEAD"), *(git("diff", "--no-index", "--", os.devnull, x) for x in untracked if x)])
 
 
 def git(*arguments: str) -> str:
@@ -168,17 +161,15 @@ def count(module: torch.nn.Module) -> int:
 
 
 def announce(cfg: DictConfig, best: str, trainer: Trainer, task: LightningModule, batch: int | None) -> None:
-    """Say in the log what is about to be trained: `best` is what it is judged by, `batch` the samples of a step."""
+    """Log what is about to be trained: `best` is what it is judged by, `batch` the samples of a step."""
     networks = [part for part in task.children() if count(part)]
     alone = networks[0] if len(networks) == 1 else task  # of several networks none stands for all
     name = (cfg.task if alone is task else cfg.get("model", cfg.task))._target_.split(".")[-1]
     step = f"{batch} samples a step, " if batch else ""
     where = f"{trainer.strategy.root_device}, {trainer.precision}, {step}seed {cfg.seed}, best by {best}"
-    log.info("%s of %s parameters on %s", name, f"{count(task):,}", where)
-    parts = [f"{name}: {type(part).__name__} {count(part):,}" for name, part in alone.named_children() if count(part)]
     frozen = sum(parameter.numel() for parameter in task.parameters() if not parameter.requires_grad)
-    if parts:
-        log.info("%s%s", ", ".join(parts), f"; {frozen:,} are frozen" if frozen else "")
+    size = f"{count(task):,} parameters{f' ({frozen:,} are frozen)' if frozen else ''}"
+    log.info("%s of %s on %s", name, size, where)
 
 
 def drop_unused_groups(cfg: DictConfig) -> None:

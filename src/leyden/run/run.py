@@ -76,7 +76,7 @@ class Run:
 
     @property
     def started(self) -> float:
-        """The instant at which the run began, in seconds; 0 where it does not say."""
+        """The instant at which it began, in seconds; 0 where it does not say."""
         return instant(self.record.get("started"))
 
     def update(self, **fields: Any) -> None:
@@ -147,7 +147,7 @@ def alive(record: dict[str, Any]) -> bool:
 
 
 def slurm_job() -> dict[str, Any] | None:
-    """The job of SLURM that this process is in, and how often it was requeued; None outside of one."""
+    """The job of SLURM that this process is in, and how often it was requeued."""
     job = os.environ.get("SLURM_JOB_ID")
     return {"job": job, "restarts": int(os.environ.get("SLURM_RESTART_COUNT") or 0)} if job else None
 

@@ -3,7 +3,6 @@
 import logging
 import sys
 from collections.abc import Collection, Iterator
-from functools import reduce
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -109,10 +108,9 @@ def check(target: str, own: list[str], new: bool) -> None:
 
 def defined(code: Any, home: str, name: str) -> bool:
     """Whether the object is what its own module calls by its name, so that it is not only imported or inherited."""
-    try:
-        again = reduce(getattr, name.split("."), sys.modules[home])
-    except (KeyError, AttributeError):
-        return False
+    again: Any = sys.modules.get(home)
+    for part in name.split("."):
+        again = getattr(again, part, None)
     return code is getattr(again, "__func__", again)
 
 
@@ -129,4 +127,5 @@ def shipped(found: Any, home: str, target: str) -> bool:
 
 
 def inside(name: str, packages: Collection[str]) -> bool:
+    """Whether a dotted name lies in one of the packages."""
     return any(f"{name}.".startswith(f"{package}.") for package in packages)

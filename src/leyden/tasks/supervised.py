@@ -19,8 +19,8 @@ from leyden.tasks.optimizers import configure_optimizers, decayed
 class Supervised(LightningModule):
     """Learns y from x; a child names its metrics and says what it counts in training.
 
-    The loss of (outputs, y) is the mean over the batch, the metrics are of (preds, y), and `optimizer` and `scheduler`
-    are partials, as `configure_optimizers` takes them; conf/task/_supervised.yaml explains the other arguments.
+    The loss of (outputs, y) is the mean over the batch, the metrics are of (preds, y), `optimizer` and `scheduler` are
+    partials; conf/task/_supervised.yaml explains the other arguments.
     """
 
     counted: tuple[str, ...] = ()  # names of what `count` counts, besides the loss
@@ -86,8 +86,8 @@ class Supervised(LightningModule):
     def penalised(self, loss: Tensor, samples: int) -> Tensor:
         """The mean loss of so many samples, with what is added to it in training.
 
-        The penalty is the squared norm of the gradient of a sample's loss in what the model saw of it, mean over the
-        batch (double backpropagation: Drucker and LeCun 1992, doi:10.1109/72.165600).
+        The penalty is the mean squared norm of the gradient of a sample's loss in what the model saw of it (double
+        backpropagation: Drucker and LeCun 1992, doi:10.1109/72.165600).
         """
         if self.gradient_penalty:
             (gradient,) = torch.autograd.grad(loss * samples, self.seen, create_graph=True)
@@ -118,7 +118,7 @@ class Supervised(LightningModule):
         return self.evaluate(batch, "test")
 
     def totals(self, split: str) -> tuple[dict[str, Tensor], int]:
-        """Means over the epoch of the loss and of what is counted, and the number of samples, of all ranks."""
+        """Means over the epoch, and all ranks, of the loss and of what is counted, and the number of samples."""
         names = [f"{split}/{name}" for name in ("loss", *self.counted)]
         sums = self.sums.pop(split, [0] * (len(names) + 1))
         joint = torch.stack([torch.as_tensor(part, dtype=torch.float32, device=self.device) for part in sums])

@@ -76,7 +76,7 @@ def group(cfg: DictConfig, name: str, kind: type) -> list[Any]:
 def data(cfg: DictConfig, split: str | None = None) -> LightningDataModule:
     """The datamodule, whose draws come from the seed of the run that is read, goes on or is repeated.
 
-    `check_same` is asked for `split`; None: for all.
+    `record.check_same` is asked for `split`; None: for all.
     """
     directory = cfg.run_dir if cfg.get("resume") else cfg.get("rerun")
     if cfg.get("run"):  # the checkpoint of another command
@@ -90,41 +90,8 @@ def data(cfg: DictConfig, split: str | None = None) -> LightningDataModule:
     if not isinstance(made, DataModule):
         return exact.seed_hooks(made, pl_worker_init_function, tree.seed)
     if before and seen.get("data_fingerprint"):
-        check_same(cfg, made, before, split)
+        record.check_same(cfg, made, before, split)
     return made
-
-
-def check_same(cfg: DictConfig, datamodule: DataModule, before: Run, split: str | None) -> None:
-    """Compare the data with what the run before saw, where a split that is asked for is cut by us.
-
-    Raises UserError where test may hold what it was trained on, unless exact=false, or the classes are others.
-    """
-    now, then = datamodule.facts, OmegaConf.to_container(cfg.facts or OmegaConf.create(), resolve=True)
-    if then and coding(now) != coding(then):
-        what = "The classes or columns of the data are not those that the run was trained on"
-        raise UserError(f"{what}, and its numbers would mean nothing; bring the data back.")
-    seen, notes = before.record, datamodule.notes
-    same, cut = seen["data_fingerprint"] == datamodule.fingerprint, {*seen.get("cut_splits", ()), *notes["cut_splits"]}
-    if same or not (cfg.get("resume") or (cut and split in {None, *cut})):
-        return
-    if cfg.get("rerun"):
-        data, old = (OmegaConf.to_container(tree.data) for tree in (cfg, configs.stored(before.directory)))
-        if data != old:  # as its user says
-            return
-    sizes = [", ".join(f"{k} {v:,}" for k, v in p.get("split_sizes", {}).items()) for p in (notes, seen)]
-    counts = f"(samples now: {sizes[0]}; then: {sizes[1]})"
-    changed = f"The data is not what the run was trained on {counts}, and its splits would not be the same"
-    if cfg.exact:
-        raise UserError(f"{changed}; bring the data back, or type exact=false to go on all the same.")
-    log.warning("%s; going on, as exact=false says.", changed)
-    if cfg.get("run") and record.is_first_rank():
-        Run(cfg.run_dir).update(exact=False, not_exact=changed)
-
-
-def coding(facts: dict[str, Any]) -> tuple[list[str], list[Any]]:
-    """What the numbers in the data stand for."""
-    columns = facts.get("columns") or []
-    return facts.get("classes") or [], [(c["name"], c.get("categories"), c.get("offset")) for c in columns]
 
 
 def facts(cfg: DictConfig, datamodule: LightningDataModule) -> None:
@@ -168,18 +135,25 @@ def load_model(run: str | Path, frozen: bool = True) -> nn.Module:
     there is none, where it may not be built, and for a `latest` in code, where it cannot be stored.
     """
     outer = BUILT.get()
-    now = outer if outer is not None else OmegaConf.load(paths.CONF / "_packages.yaml")
-    logs = paths.logs_folder(now.get("log_dir"))
-    found = paths.find(str(run), logs, sweep=outer and Path(outer.run_dir).parent)
-    weights = found.checkpoint(str(run))
+    now: Any = OmegaConf.load(paths.CONF / "_packages.yaml") if outer is None else outer
+    sweep = Path(outer.run_dir).parent if outer else None
+    found = paths.find(str(run), paths.logs_folder(now.get("log_dir")), sweep=sweep)
     if run == "latest" and outer and not configs.pin(outer, str(paths.in_words(found.directory))):
         raise UserError("load_model('latest') must stand in the config, where the run that is found can be stored.")
-    tree = configs.stored(found.directory)
-    tree.update(run=str(weights), run_dir=now.get("run_dir"), own=[], trusted=configs.packages(now))
+    tree, weights = configs.stored(found.directory), str(found.checkpoint(str(run)))
+    tree.update(run=weights, run_dir=str(found.directory), own=[], trusted=configs.packages(now))
+    if OmegaConf.select(tree, "model.weights"):  # the checkpoint has them
+        tree.model.weights = None
     with exact.isolated(0):  # what it draws leaves the draws of the other as they were
-        made = task(tree)
-    checkpoints.load(made, weights)
+        made = trained(tree)
     return Frozen(made) if frozen else made
+
+
+def trained(cfg: DictConfig) -> LightningModule:
+    """The task of a run, with the weights of the checkpoint that `cfg.run` is; UserError where they do not fit."""
+    made = task(cfg)
+    checkpoints.load(made, Path(cfg.run))
+    return made
 
 
 def watchers(cfg: DictConfig) -> list[Callback]:
@@ -204,10 +178,12 @@ def trainer(cfg: DictConfig, callbacks: list[Callback]) -> Trainer:
         require(text, "trainer.max_time", 'null or a text "DD:HH:MM:SS", in quotes', value)
     bar = bool(cfg.trainer.enable_progress_bar) and sys.stdout.isatty()
     ours: dict[str, Any] = {}
+    nodes = cfg.trainer.get("plugins")
+    nodes = nodes if OmegaConf.is_list(nodes) else [nodes] * (nodes is not None)
+    plugins = [make(cfg, "trainer.plugins", node) for node in nodes]
     if cfg.trainer.strategy == "ddp":
         timeout = timedelta(seconds=cfg.get("timeout") or 600)
         ours["strategy"] = DDPStrategy(timeout=timeout, gradient_as_bucket_view=True)
-    plugins = [make(cfg, "trainer.plugins", node) for node in cfg.trainer.get("plugins") or ()]
     built = make(
         cfg,
         "trainer",
@@ -217,7 +193,7 @@ def trainer(cfg: DictConfig, callbacks: list[Callback]) -> Trainer:
         callbacks=callbacks + [RichProgressBar(refresh_rate=20)] * bar,
         logger=group(cfg, "logger", Logger),
         profiler=make(cfg, "profiler", cfg.profiler, Profiler) if cfg.get("profiler") else None,
-        plugins=[AtomicIO(Run(cfg.run_dir).update), *plugins],
+        plugins=[*plugins, AtomicIO(Run(cfg.run_dir).update)],
         default_root_dir=cfg.run_dir,
         enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
         enable_progress_bar=bar,

@@ -64,16 +64,13 @@ def latest(logs: Path, unfinished: bool, sweep: Path | None) -> Run:
     For a job of a `sweep` it is none of the other jobs, which would be another run for each.
     """
     jobs = [path for path in logs.glob("sweep/*/*/") if path.parent != sweep]
-    runs = [Run(path) for path in (*logs.glob("train/*/"), *jobs)]
+    runs = map(Run, (*logs.glob("train/*/"), *jobs))
     closed = (Status.RUNNING, Status.FINISHED, Status.UNKNOWN)
-    if unfinished:
-        found = [run for run in runs if run.config_file.is_file() and run.status not in closed]
-    else:
-        found = [run for run in runs if run.begun]
-    if not found:
-        kind = "unfinished run" if unfinished else "run with a checkpoint"
-        raise UserError(f"There is no {kind} in {logs}; python src/train.py makes one.")
-    return max(found, key=lambda run: run.started)
+    for run in sorted(runs, key=lambda run: run.started, reverse=True):
+        if (run.status not in closed and run.config_file.is_file()) if unfinished else run.begun:
+            return run
+    kind = "unfinished run" if unfinished else "run with a checkpoint"
+    raise UserError(f"There is no {kind} in {logs}; python src/train.py makes one.")
 
 
 def weights(source: str, logs: Path) -> Path:

@@ -123,6 +123,39 @@ def is_first_rank() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
+def check_same(cfg: DictConfig, datamodule: DataModule, before: Run, split: str | None) -> None:
+    """Compare the data with what the run before saw, where a split that is asked for is cut by us.
+
+    Raises UserError where test may hold what it was trained on, unless exact=false, or the classes are others.
+    """
+    now, then = datamodule.facts, OmegaConf.to_container(cfg.facts or OmegaConf.create(), resolve=True)
+    if then and coding(now) != coding(then):
+        what = "The classes or columns of the data are not those that the run was trained on"
+        raise UserError(f"{what}, and its numbers would mean nothing; bring the data back.")
+    seen, notes = before.record, datamodule.notes
+    same, cut = seen["data_fingerprint"] == datamodule.fingerprint, {*seen.get("cut_splits", ()), *notes["cut_splits"]}
+    if same or not (cfg.get("resume") or (cut and split in {None, *cut})):
+        return
+    if cfg.get("rerun"):
+        data, old = (OmegaConf.to_container(tree.data) for tree in (cfg, configs.stored(before.directory)))
+        if data != old:  # as its user says
+            return
+    sizes = [", ".join(f"{k} {v:,}" for k, v in p.get("split_sizes", {}).items()) for p in (notes, seen)]
+    counts = f"(samples now: {sizes[0]}; then: {sizes[1]})"
+    changed = f"The data is not what the run was trained on {counts}, and its splits would not be the same"
+    if cfg.exact:
+        raise UserError(f"{changed}; bring the data back, or type exact=false to go on all the same.")
+    log.warning("%s; going on, as exact=false says.", changed)
+    if cfg.get("run") and cfg.run_dir and is_first_rank():
+        Run(cfg.run_dir).update(exact=False, not_exact=changed)
+
+
+def coding(facts: dict[str, Any]) -> tuple[list[str], list[Any]]:
+    """What the numbers in the data stand for."""
+    columns = facts.get("columns") or []
+    return facts.get("classes") or [], [(c["name"], c.get("categories"), c.get("offset")) for c in columns]
+
+
 def origin(cfg: DictConfig) -> dict[str, Any]:
     """What was asked for, when and where; `overrides`: of a job of a sweep, its own."""
     file, tree = Path(cfg.run_dir) / ".hydra" / "overrides.yaml", OmegaConf.to_container(cfg)

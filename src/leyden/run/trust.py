@@ -27,8 +27,8 @@ KINDS = tuple(map(get_class, (  # of which classes of the libraries must be
     "torchvision.transforms.v2.Transform", "torchvision.transforms.Compose", "torchvision.transforms.ToTensor",
     "leyden.data.augment.Transform", "lightning.Trainer", "lightning.Callback", "lightning.LightningDataModule",
     "lightning.pytorch.loggers.Logger", "lightning.pytorch.profilers.Profiler",
-    "lightning.pytorch.strategies.Strategy", "lightning.pytorch.plugins.Precision",
-    "lightning.pytorch.plugins.LayerSync", "lightning.fabric.plugins.ClusterEnvironment",
+    "lightning.pytorch.strategies.Strategy", "lightning.fabric.plugins.Precision",
+    "lightning.fabric.plugins.ClusterEnvironment", "lightning.pytorch.plugins.LayerSync",
 )))  # fmt: skip
 
 

@@ -165,19 +165,16 @@ class RankLogger(_LoggerConnector):
 
 
 class JoinBeforeWatchers(Checkpoint):
-    """Joins what the task logs in `on_train_epoch_end`, before early stopping and the like read it.
-
-    Lightning calls a Checkpoint after the task's own hook.
-    """
+    """Joins what the task logs in `on_train_epoch_end`, after which Lightning calls a Checkpoint, before it is read."""
 
     def __init__(self, first: Any):
-        self.first = first  # the checkpoint callback that modules ask for, in whose place this one stands
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(vars(self).get("first"), name)
+        self.first = first  # the one in whose place it stands, and for which it answers
 
     def on_train_epoch_end(self, trainer: Trainer, task: LightningModule) -> None:
         trainer._logger_connector.join()  # type: ignore[attr-defined]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(vars(self)["first"], name)
 
 
 # what each rank reads
@@ -242,8 +239,7 @@ def join_ranks(trainer: Trainer, share: Callable[..., Any]) -> None:
     if trainer.world_size == 1:
         return
     trainer._logger_connector, trainer._data_connector = RankLogger(trainer), RankLoader(trainer, share)
-    joiner = JoinBeforeWatchers(trainer.checkpoint_callback)
-    trainer.callbacks.insert(1, joiner)  # after the keeper, which is always the first
+    trainer.callbacks.insert(1, JoinBeforeWatchers(trainer.checkpoint_callback))  # after the keeper, the first
     loop: Any = trainer.fit_loop.epoch_loop
     is_due = loop._should_check_val_fx
 

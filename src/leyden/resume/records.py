@@ -114,6 +114,7 @@ class Records(Checkpoint):
 
     def __init__(self, directory: str, keeper: Keeper, update_record: Callable[..., None], announce: Callable):
         self.directory, self.keeper = Path(directory), keeper
+        self.dirpath = str(self.directory / "checkpoints")
         self.update_record, self.announce = update_record, announce
         self.metrics: dict[str, Any] = {"train": {}, "val": {}}  # of metrics.json
         self.table: Table | None = None
@@ -123,13 +124,7 @@ class Records(Checkpoint):
         self.clock = Clock()
         self.warned, self.waits = "", False  # why the run is not exact; it waits for data
 
-    # what modules and callbacks ask `trainer.checkpoint_callback` for, as Lightning's ModelCheckpoint says it
-
-    @property
-    def dirpath(self) -> str:
-        return str(self.directory / "checkpoints")
-
-    @property
+    @property  # this and the next two as Lightning's ModelCheckpoint has them, for who asks the trainer
     def best_model_path(self) -> str:
         return str(self.directory / self.keeper.best["checkpoint"]) if "checkpoint" in self.keeper.best else ""
 
@@ -139,8 +134,7 @@ class Records(Checkpoint):
 
     @property
     def last_model_path(self) -> str:
-        last = Path(self.dirpath) / "last.ckpt"
-        return str(last) if last.exists() else ""
+        return str(next(self.directory.glob("checkpoints/last.ckpt"), ""))
 
     def on_train_start(self, trainer: Trainer, task: LightningModule) -> None:
         self.step, self.started = trainer.global_step, time.perf_counter() - self.seconds

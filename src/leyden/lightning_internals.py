@@ -174,7 +174,7 @@ class JoinBeforeWatchers(Checkpoint):
         trainer._logger_connector.join()  # type: ignore[attr-defined]
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(vars(self)["first"], name)
+        return getattr(vars(self).get("first"), name)
 
 
 # what each rank reads

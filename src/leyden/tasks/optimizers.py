@@ -18,14 +18,14 @@ log = logging.getLogger(__name__)
 
 
 def configure_optimizers(
-    task: LightningModule, optimizer: partial, scheduler: partial, monitor: str = "val/loss"
+    task: LightningModule, optimizer: partial, scheduler: partial | None = None, monitor: str = "val/loss"
 ) -> dict[str, Any]:
     """What `configure_optimizers` of a LightningModule returns, from the config's `${optimizer}` and `${scheduler}`.
 
     The scheduler is a partial of one of torch, or of a factor (step, total) -> share of the rate; a plateau watches
     `monitor`. Raises UserError for what torch does not take.
     """
-    for name, part in ("optimizer", optimizer), ("scheduler", scheduler):
+    for name, part in ("optimizer", optimizer), ("scheduler", scheduler or optimizer):
         require(isinstance(part, partial), name, "a class or a function with `_partial_: true`", part)
     weights = dict.fromkeys(decayed(task))  # each once, where modules share it
     every = dict.fromkeys(parameter for module in learning(task) for parameter in module.parameters(recurse=False))
@@ -39,7 +39,9 @@ def configure_optimizers(
         keywords["lr"] *= trainer.world_size * batches  # (Goyal et al. 2017, arXiv:1706.02677)
     try:
         made = optimizer.func([group for group in groups if group["params"]], **keywords)
-        return {"optimizer": made, "lr_scheduler": schedule(made, scheduler, trainer, monitor)}
+        return {"optimizer": made} | (
+            {"lr_scheduler": schedule(made, scheduler, trainer, monitor)} if scheduler else {}
+        )
     except (TypeError, ValueError) as error:
         raise UserError(f"optimizer or scheduler cannot be built: {error}.") from error
 

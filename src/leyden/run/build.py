@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch._inductor.config
+from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from lightning import LightningDataModule, LightningModule, Trainer
 from lightning.fabric.utilities.seed import pl_worker_init_function, reset_seed
@@ -52,8 +53,10 @@ def make(cfg: DictConfig, key: str, node: Any, kind: type = object, **keywords: 
         made = instantiate(OmegaConf.create({key: trust.checked(cfg, node)})[key], **keywords)
     except UserError:
         raise
-    except Exception as error:  # of Hydra, with the constructor's own as its cause
-        cause = error.__cause__ or error
+    except Exception as error:
+        cause: BaseException = error
+        while isinstance(cause, InstantiationException) and cause.__cause__:  # of Hydra: the constructor's own in it
+            cause = cause.__cause__
         if isinstance(cause, UserError):
             raise cause from error
         if isinstance(cause, MissingMandatoryValue):

@@ -42,32 +42,33 @@ def checked(cfg: DictConfig, node: Any) -> Any:
     known = {str(part.get("_target_")) for part in parts(tree)}
     own, new = [*(cfg.get("own") or ()), *(cfg.get("trusted") or ())], not configs.is_stored(cfg)
     plain = OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
+    kept = set()  # what is handed DictConfigs
     for part in parts(plain):
         if part.get("_recursive_") is False and "${" in str(part):  # whoever builds it would resolve it once more
             raise UserError(f"A part with _recursive_: false must hold no text with '${{'; got `{part}`.")
         target = str(part.get("_target_", "???"))
         if "${" in target or (target not in {*known, "???"} and OmegaConf.is_config(node)):
             raise UserError(f"_target_ must be the name itself of a class or function; got `{target}`, from elsewhere.")
-        if target != "???":
-            check(target, own + [target.split(".")[0]] * new, new)  # conf/ may build from any package
-    return {"_convert_": "all"} | escaped(plain) if isinstance(plain, dict) else escaped(plain)
+        if target != "???" and check(target, own + [target.split(".")[0]] * new, new):  # conf/: of any package
+            kept.add(target)
+    return {"_convert_": "all"} | escaped(plain, kept) if isinstance(plain, dict) else escaped(plain, kept)
 
 
-def escaped(node: Any, boxed: bool = False) -> Any:
-    """Plain containers, whose texts Hydra hands on as they are; classes of our libraries are handed no DictConfig.
+def escaped(node: Any, kept: set[str], boxed: bool = False) -> Any:
+    """Plain containers, whose texts Hydra hands on as they are; `kept` are targets that are handed DictConfigs.
 
     Hydra resolves a text in place, and as it reads it; who gets a DictConfig or ListConfig (`boxed`) reads it again.
     """
     if isinstance(node, list):
-        return [escaped(part, boxed) for part in node]
+        return [escaped(part, kept, boxed) for part in node]
     if not isinstance(node, dict):
         return literal(literal(literal(node) if boxed else node))
     if target := node.get("_target_"):
-        node = {"_convert_": "all" if inside(str(target), LIBRARIES) else "none"} | node
+        node = {"_convert_": "none" if target in kept else "all"} | node
         if node.get("_recursive_") is False:
             return literal(literal(node))
         boxed = node["_convert_"] == "none"
-    return {name: escaped(part, boxed and not (target and isinstance(part, str))) for name, part in node.items()}
+    return {name: escaped(part, kept, boxed and not (target and isinstance(part, str))) for name, part in node.items()}
 
 
 def parts(node: Any) -> Iterator[dict[str, Any]]:
@@ -79,8 +80,11 @@ def parts(node: Any) -> Iterator[dict[str, Any]]:
         yield from parts(child)
 
 
-def check(target: str, own: list[str], new: bool) -> None:
-    """Look a target up, in the libraries and the user's own packages only; UserError if it may not be built."""
+def check(target: str, own: list[str], new: bool) -> bool:
+    """Look a target up, in the libraries and the user's own packages only; UserError if it may not be built.
+
+    Whether it is handed DictConfigs, as Hydra does it: what is of the libraries, or a child of a class of ours, is not.
+    """
     what = "The config" if new else "The stored config"
     if not inside(target, (*LIBRARIES, *own)):
         advice = f"if it is of a package of yours, type 'trusted=[{target.split('.')[0]}]'"
@@ -89,7 +93,7 @@ def check(target: str, own: list[str], new: bool) -> None:
         found = get_object(target)
     except Exception as error:  # whatever the import raises: the target is not there
         if new:
-            return  # Hydra says it, with the key
+            return False  # Hydra says it, with the key
         raise UserError(f"{what} wants {target}, which is missing ({said(error)}); set PYTHONPATH.") from error
     method = isinstance(found, MethodType) and isinstance(found.__self__, type)
     code = found.__func__ if method else found
@@ -104,6 +108,8 @@ def check(target: str, own: list[str], new: bool) -> None:
             f"{what} must name a public class that a run is made of, of leyden, torch, torchvision, lightning or "
             f"torchmetrics, or what a package of yours defines; got {target}; write a function there that calls it."
         )
+    bases = found.__mro__ if isinstance(found, type) else ()
+    return not any(inside(str(base.__module__), ("leyden",)) for base in bases) and not inside(home, LIBRARIES)
 
 
 def defined(code: Any, home: str, name: str) -> bool:

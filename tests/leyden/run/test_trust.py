@@ -154,6 +154,21 @@ def test_what_a_node_points_to_is_checked_and_is_what_is_built():
         build.make(cfg, "model", cfg.model)
 
 
+def test_who_is_handed_nodes_of_the_config():
+    """As Hydra hands them: own classes; those of the libraries, and children of classes of ours, get plain data."""
+    node = {"a": [1], "b": {"c": [2]}}
+    cfg = of_run({}, own=["lab", "foreign"])
+    for target, convert in (("lab.models.mlp.MLP", "none"), ("foreign.partials.LitModule", "none"),
+                            ("lab.data.fake.Fake", "all"), ("lab.tasks.classification.Classification", "all"),
+                            ("torch.nn.Linear", "all"), ("lab.schedules.step", "none")):  # fmt: skip
+        inner = {"_target_": target} | node
+        for given in (inner, {"_target_": "torch.nn.Sequential", "x": [inner]}):
+            found = trust.checked(cfg, given)
+            assert found.get("x", [found])[0] == {"_convert_": convert} | inner
+    unbuilt = {"_target_": "foreign.nodes.PLModule", "_recursive_": False, "net": {"_target_": "foreign.nodes.Net"}}
+    assert trust.checked(cfg, unbuilt) == {"_convert_": "none"} | unbuilt
+
+
 def sequences(root, *classes):
     for number, name in enumerate(classes):
         (root / name).mkdir(parents=True)

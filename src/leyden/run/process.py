@@ -38,6 +38,7 @@ NOISE = (
     ".*across ranks is zero.*",
     ".*requested to overfit but enabled .* shuffling.*",
     ".*You have overridden .*transfer_batch.*",
+    ".*in eval mode at the start of training.*",  # what is frozen
     ".*WeightAveraging callback with a model that overrides the configure_model.*",  # which builds no layers here
 )
 JOBS = itertools.count()  # of this process

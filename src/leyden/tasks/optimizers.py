@@ -39,9 +39,8 @@ def configure_optimizers(
         keywords["lr"] *= trainer.world_size * batches  # (Goyal et al. 2017, arXiv:1706.02677)
     try:
         made = optimizer.func([group for group in groups if group["params"]], **keywords)
-        return {"optimizer": made} | (
-            {"lr_scheduler": schedule(made, scheduler, trainer, monitor)} if scheduler else {}
-        )
+        stepped = {"lr_scheduler": schedule(made, scheduler, trainer, monitor)} if scheduler else {}
+        return {"optimizer": made} | stepped
     except (TypeError, ValueError) as error:
         raise UserError(f"optimizer or scheduler cannot be built: {error}.") from error
 

@@ -128,8 +128,8 @@ def check_same(cfg: DictConfig, datamodule: DataModule, before: Run, split: str 
 
     Raises UserError where test may hold what it was trained on, unless exact=false, or the classes are others.
     """
-    now, then = datamodule.facts, OmegaConf.to_container(cfg.facts or OmegaConf.create(), resolve=True)
-    if then and coding(now) != coding(then):
+    then: Any = OmegaConf.to_container(cfg.facts or OmegaConf.create(), resolve=True)
+    if then and coding(datamodule.facts) != coding(then):
         what = "The classes or columns of the data are not those that the run was trained on"
         raise UserError(f"{what}, and its numbers would mean nothing; bring the data back.")
     seen, notes = before.record, datamodule.notes

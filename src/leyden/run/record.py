@@ -86,7 +86,7 @@ class LiveRun(Run):
 
 @contextmanager
 def recording(cfg: DictConfig) -> Iterator[LiveRun]:
-    """Keep run.json true from the start to the end, and train.log with it; `process.restored` ends what is shown."""
+    """Keep run.json and train.log true from the start to the end; `process.restored` ends what is shown."""
     screen, root = logging.StreamHandler(sys.stdout), logging.getLogger()
     screen.addFilter(lambda entry: entry.name.startswith("leyden") or entry.levelno >= logging.WARNING)
     screen.addFilter(lambda entry: entry.name != "leyden.file")  # for train.log alone

@@ -2,7 +2,8 @@
 
 import inspect
 import logging
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, MutableSequence
 from functools import partial
 from typing import Any
 
@@ -28,8 +29,7 @@ def configure_optimizers(
     for name, part in ("optimizer", optimizer), ("scheduler", scheduler or optimizer):
         require(isinstance(part, partial), name, "a class or a function with `_partial_: true`", part)
     weights = dict.fromkeys(decayed(task))  # each once, where modules share it
-    every = dict.fromkeys(parameter for module in learning(task) for parameter in module.parameters(recurse=False))
-    rest = [parameter for parameter in every if parameter not in weights]
+    rest = [p for p in dict.fromkeys(parameter for _, _, parameter in learning(task)) if p not in weights]
     groups = [{"params": list(weights)}, {"params": rest, "weight_decay": 0.0}]
     keywords, trainer = dict(optimizer.keywords), task.trainer
     if keywords.get("fused") == "auto":
@@ -59,23 +59,19 @@ class Frozen(nn.Module):
         return super().train(False)
 
 
-def learning(module: nn.Module) -> Iterator[nn.Module]:
-    """A module and all in it that is not frozen."""
+def learning(module: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Parameter]]:
+    """Each parameter, with its module and its name there, but for what is frozen."""
     if not isinstance(module, Frozen):
-        yield module
+        yield from ((module, name, parameter) for name, parameter in module.named_parameters(recurse=False))
         for child in module.children():
             yield from learning(child)
 
 
 def decayed(task: LightningModule) -> list[nn.Parameter]:
     """Matrices and kernels: neither biases nor norms nor embeddings, which weight decay only hurts."""
-    return [
-        parameter
-        for module in learning(task)
-        if not isinstance(module, nn.Embedding)
-        for name, parameter in module.named_parameters(recurse=False)
-        if parameter.ndim >= 2 and not any(word in name for word in ("bias", "embed", "position", "token"))
-    ]
+    spared = re.compile("bias|embed|position|token")
+    found = [(part, name, p) for part, name, p in learning(task) if p.ndim >= 2 and not spared.search(name)]
+    return [parameter for part, _, parameter in found if not isinstance(part, nn.Embedding)]
 
 
 def can_fuse(task: LightningModule) -> bool:
@@ -93,7 +89,8 @@ def schedule(optimizer: Optimizer, scheduler: partial, trainer: Trainer, monitor
     """
     if not isinstance(scheduler.func, type):
         total = trainer.estimated_stepping_batches
-        factor = partial(scheduler.func, **scheduler.keywords)  # Hydra's own checks its target at each call: 200 us
+        plain = {k: list(v) if isinstance(v, MutableSequence) else v for k, v in scheduler.keywords.items()}
+        factor = partial(scheduler.func, **plain)  # Hydra's own would check its target, and its lists, at each step
         return {"scheduler": LambdaLR(optimizer, lambda step: factor(step, total)), "interval": "step"}
     if not issubclass(scheduler.func, LRScheduler):
         raise UserError(f"`scheduler` must be a scheduler of torch or a factor; got `{scheduler.func.__name__}`.")

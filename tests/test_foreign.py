@@ -10,11 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from lightning import LightningModule
+from lightning import LightningModule, Trainer
+from lightning.pytorch.callbacks import LearningRateMonitor
 from omegaconf import OmegaConf
 from torch import Size, nn
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, WeightedRandomSampler
 
+from foreign.partials import DataModule, LitModule
 from foreign.segmentation import Segmentation, Shapes
 from foreign.stream import Forecast, Swings
 from leyden import UserError
@@ -27,6 +29,7 @@ from leyden.run.run import Run
 
 CONF = Path(__file__).parent / "foreign" / "conf"
 OBJECTIVES = {"hdf5": "val/accuracy", "segmentation": "val/iou", "gan": "val/energy", "stream": "val/mse"}
+OBJECTIVES |= {"partials": "val/acc", "nodes": "val/acc"}
 pytestmark = pytest.mark.slow
 
 
@@ -41,6 +44,34 @@ def train(configure, tmp_path):
         cfg = configure(*paths, f"experiment={name}", *keys, folder=folder)
         train(cfg)
         return Path(cfg.run_dir)
+
+    return run
+
+
+@pytest.fixture
+def interrupted(train, configure, monkeypatch):
+    """Train one of the experiments with an interruption in its second epoch; returns its run directory."""
+
+    def run(name: str, *keys: str) -> Path:
+        from leyden.resume.keeper import Keeper
+        from train import train as again
+
+        before, calls = Keeper.on_train_batch_end, []
+
+        def interrupt(self, trainer, *arguments):
+            before(self, trainer, *arguments)
+            calls.append(1)
+            if len(calls) == trainer.num_training_batches + 3 or (name == "stream" and len(calls) == 11):
+                raise InterruptedError
+
+        monkeypatch.setattr(Keeper, "on_train_batch_end", interrupt)
+        with pytest.raises(InterruptedError):
+            train(name, "checkpoint.every_n_steps=2", *keys)
+        run = Path(configure().run_dir)
+        cfg = configs.stored(run)
+        cfg.update({"run_dir": str(run), "resume": str(run), "trusted": ["foreign", "test_foreign"]})
+        again(cfg)
+        return run
 
     return run
 
@@ -86,31 +117,13 @@ def test_it_trains_and_evaluates(train, evaluate, name):
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_it_goes_on_exactly_or_says_why_not(train, configure, monkeypatch, name):
-    from leyden.resume.keeper import Keeper
-
+def test_it_goes_on_exactly_or_says_why_not(train, interrupted, name):
     whole = Run(train(name, "checkpoint.every_n_steps=2", folder="whole")).metrics
-    before, calls = Keeper.on_train_batch_end, []
-
-    def interrupt(self, trainer, *arguments):
-        before(self, trainer, *arguments)
-        calls.append(1)
-        if len(calls) == trainer.num_training_batches + 3 or (name == "stream" and len(calls) == 11):
-            raise InterruptedError
-
-    monkeypatch.setattr(Keeper, "on_train_batch_end", interrupt)
-    with pytest.raises(InterruptedError):
-        train(name, "checkpoint.every_n_steps=2")
-    run = Path(configure().run_dir)
-    cfg = OmegaConf.load(run / "config.yaml")
-    cfg.update({"run_dir": str(run), "resume": str(run), "trusted": ["foreign"]})
-    from train import train as again
-
-    again(cfg)
+    run = interrupted(name)
     found, record = (read_json(run / file) for file in ("metrics.json", "run.json"))
     assert record["status"] == "finished" and len(record["resumes"]) == 1
     if record["exact"]:
-        assert found["weights_sha256"] == whole["weights_sha256"] and found["best"] == whole["best"]
+        assert all(found[name] == whole[name] for name in ("weights_sha256", "best", "train", "val", "test"))
     else:
         assert name == "stream" and "IterableDataset" in record["not_exact"]
 
@@ -278,7 +291,10 @@ def typed(tmp_path, script):
 def test_they_predict_and_export_or_say_why_not(train, typed, tmp_path, name):
     run = train(name, "trainer.max_epochs=1")
     status, said, sentence = typed("predict.py", f"run={run}", "split=test", f"output={tmp_path}/o.csv")
-    if name in ("hdf5", "segmentation"):
+    if name in ("partials", "nodes"):
+        assert status == 0, sentence
+        status, _, sentence = typed("predict.py", f"run={run}", f"input={tmp_path}")
+    elif name in ("hdf5", "segmentation"):
         assert status == 0, sentence
         with open(tmp_path / "o.csv", newline="") as file:
             rows = list(csv.DictReader(file))
@@ -292,8 +308,61 @@ def test_they_predict_and_export_or_say_why_not(train, typed, tmp_path, name):
     assert status == 2 and len(sentence.splitlines()) == 1 and ("split=test" in sentence or "predict_step" in sentence)
 
     status, said, sentence = typed("export.py", f"run={run}", f"output={tmp_path}/a.onnx")
-    if name in ("hdf5", "stream"):
-        inputs = {"hdf5": "{'wave': ['batch', 32], 'phase': ['batch']}", "stream": "{'seen': ['batch', 16, 1]}"}
+    if name in ("hdf5", "stream", "partials", "nodes"):
+        inputs = dict.fromkeys(("partials", "nodes"), "{'x': ['batch', 8]}")
+        inputs |= {"hdf5": "{'wave': ['batch', 32], 'phase': ['batch']}", "stream": "{'seen': ['batch', 16, 1]}"}
         assert status == 0 and inputs[name] in said and (tmp_path / "a.onnx").exists()
     else:
         assert status == 2 and "example_input" in sentence and len(sentence.splitlines()) == 1
+
+
+class Asking(LitModule):
+    """Asks the trainer for what ModelCheckpoint says, and has loaders and callbacks of its own."""
+
+    def configure_callbacks(self):
+        return [LearningRateMonitor()]
+
+    def on_test_start(self):
+        asked = self.trainer.checkpoint_callback
+        folder = Path(asked.dirpath)
+        assert asked.best_model_path == str(folder / "best.ckpt") and asked.last_model_path == str(folder / "last.ckpt")
+        best = torch.load(asked.best_model_path, weights_only=True)["leyden"]["best"]["value"]
+        assert asked.best_model_score.item() == pytest.approx(best)
+        assert self.trainer.log_dir == self.logger.log_dir == str(folder.parent / "tensorboard")
+
+    def training_step(self, batch, batch_idx):
+        return super().training_step(batch["a"], batch_idx) + super().training_step(batch["b"], batch_idx)
+
+    def test_step(self, batch, batch_idx, dataloader_idx=0):
+        super().test_step(batch, batch_idx)
+
+
+class Several(DataModule):
+    def train_dataloader(self):
+        return {"a": super().train_dataloader(), "b": super().train_dataloader()}
+
+    def test_dataloader(self):
+        return [super().test_dataloader(), super().val_dataloader()]
+
+
+def test_what_modules_ask_for_and_several_loaders(train, evaluate, interrupted):
+    keys = ["task._target_=test_foreign.Asking", "data._target_=test_foreign.Several", "logger=[tensorboard]"]
+    run = train("partials", *keys, folder="whole")
+    assert "by class" not in (run / "train.log").read_text()
+    assert "test/acc/dataloader_idx_1 0." in (run / "train.log").read_text()
+    again = interrupted("partials", *keys)
+    names = ("weights_sha256", "best", "train", "val", "test")
+    assert Run(again).record["exact"] and all(Run(again).metrics[name] == Run(run).metrics[name] for name in names)
+
+
+def test_lightning_reads_our_checkpoints(train, tmp_path):
+    run = train("segmentation")
+    best, last = Run(run).best, Run(run).last
+    module = Segmentation.load_from_checkpoint(best, num_classes=3)
+    before = torch.load(best, weights_only=True)["state_dict"]
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+    trainer = Trainer(
+        max_epochs=3, accelerator="cpu", logger=False, default_root_dir=tmp_path, enable_progress_bar=False
+    )
+    trainer.fit(module, Shapes(), ckpt_path=last)
+    assert (trainer.current_epoch, trainer.global_step) == (3, 24)

@@ -174,8 +174,14 @@ class RankLogger(StepLogger):
 class JoinBeforeWatchers(Checkpoint):
     """Joins what the task logs at an epoch's end before early stopping reads it; a Checkpoint comes after the task."""
 
+    def __init__(self, first: Any):
+        self.first = first  # the one in whose place it stands, and for which it answers
+
     def on_train_epoch_end(self, trainer: Trainer, task: LightningModule) -> None:
         trainer._logger_connector.join()  # type: ignore[attr-defined]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(vars(self).get("first"), name)
 
 
 class RankLoader(_DataConnector):
@@ -226,7 +232,7 @@ def join_ranks(trainer: Trainer, share: Callable[..., Any]) -> None:
         trainer._logger_connector = StepLogger(trainer)
         return
     trainer._logger_connector, trainer._data_connector = RankLogger(trainer), RankLoader(trainer, share)
-    trainer.callbacks.insert(1, JoinBeforeWatchers())  # after the keeper, which is always the first
+    trainer.callbacks.insert(1, JoinBeforeWatchers(trainer.checkpoint_callback))  # after the keeper, the first
     loop: Any = trainer.fit_loop.epoch_loop
     is_due = loop._should_check_val_fx
     if trainer._val_check_time_interval is not None:  # which each rank measures by its own clock

@@ -92,7 +92,8 @@ class Averages(LightningModule):
         seen: dict[str, Any] = {name: float(value) for name, value in self.trainer.callback_metrics.items()}
         seen |= {"lr": self.trainer.optimizers[0].param_groups[0]["lr"], "epochs": self.current_epoch}
         seen |= {name: value.item() for name, value in self.net.named_parameters()}
-        folder = Path(self.trainer.default_root_dir)
+        folder, checkpoint = Path(self.trainer.default_root_dir), self.trainer.checkpoint_callback
+        assert Path(checkpoint.best_model_path).parent == folder / "user" and checkpoint.monitor == "val/score"
         (folder / f"seen{self.global_rank}.json").write_text(json.dumps(seen), "utf-8")
 
     def configure_optimizers(self) -> dict[str, Any]:

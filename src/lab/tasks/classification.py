@@ -33,8 +33,6 @@ class Classification(Supervised):
     def count(self, outputs: Tensor, y: Tensor) -> list[Tensor]:
         return [(outputs.argmax(1) == y).sum()]
 
-    # the test by class
-
     def test_step(self, batch: Any, batch_idx: int) -> Tensor:
         outputs = super().test_step(batch, batch_idx)
         if self.confusion is not None:

@@ -23,8 +23,8 @@ class FocalLoss(nn.Module):
 class WeightedCrossEntropy(nn.Module):
     """Cross-entropy in which all classes of the training data weigh the same together.
 
-    A sample of a class of `count` weighs samples / (classes * count), 1 on average over the training data: the mean is
-    over samples, not over weights as in torch, which would depend on who shares a batch.
+    A sample of a class of `count` weighs samples / (classes * count); the mean is over samples, not over weights as in
+    torch, which would depend on who shares a batch.
     """
 
     weight: Tensor

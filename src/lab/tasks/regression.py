@@ -37,10 +37,10 @@ class Regression(Supervised):
         return Rescale(self.target_mean, self.target_std)
 
     def step(self, batch: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """The loss of standardised values; predictions and targets, in the target's unit, both less its mean.
+        """The loss of standardised values; predictions and targets in the target's unit, both less its mean.
 
-        The metrics are those of the values themselves, but a float32 keeps more of a value that is near zero.
-        Raises UserError where the model has not as many outputs as there are targets: they would be broadcast.
+        The metrics are those of the values, but a float32 keeps more of a value that is near zero. Raises UserError
+        where the outputs are not as many as the targets: they would be broadcast.
         """
         x, y = batch
         centred = (y.reshape(len(y), -1) - self.target_mean).float()

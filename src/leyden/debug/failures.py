@@ -18,7 +18,7 @@ SIZES = (
     r"\b(shapes?|sizes?|dimensions?|dims?|channels?|normalized_shape|elements|[1-5]D|batch_size)\b|mat1 and mat2|"
     "index out of range|out of bounds|must match"
 )
-STEPS = ("training_step", "validation_step", "test_step", "predict_step")
+STEPS = ("training_step", "validation_step", "test_step", "predict_step", "configure_optimizers")
 
 
 @contextmanager
@@ -26,7 +26,7 @@ def explained(trainer: Trainer, task: LightningModule) -> Iterator[None]:
     """Raises UserError in place of an error of torch or Lightning that the user can mend; others pass."""
     try:
         yield
-    except (RuntimeError, ValueError, IndexError, MemoryError, MisconfigurationException) as error:
+    except (RuntimeError, TypeError, ValueError, IndexError, MemoryError, MisconfigurationException) as error:
         if sentence := explain(trainer, task, error):
             raise UserError(sentence) from error
         raise
@@ -36,6 +36,11 @@ def explain(trainer: Trainer, task: LightningModule, error: Exception) -> str | 
     """What to change; None where the error is no known one."""
     said = str(error).split("\n")[0].strip().rstrip(".")[:300]
     step, layer, line = place(task, error)
+    if isinstance(error, TypeError):
+        if step != "configure_optimizers" or "unexpected keyword" not in said:
+            return None
+        advice = "leyden.tasks.configure_optimizers(self, optimizer, scheduler) takes those of the config"
+        return f"configure_optimizers fails at {line}: {said}; {advice}."
     if isinstance(error, MemoryError) or re.search(MEMORY, str(error), re.I):
         size, every = getattr(trainer.datamodule, "batch_size", 0), trainer.accumulate_grad_batches
         same = f"data.batch_size={size // 2} trainer.accumulate_grad_batches={2 * every} (the same effective batch)"

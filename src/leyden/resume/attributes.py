@@ -34,6 +34,7 @@ class Attributes:
     def __init__(self) -> None:
         self.before: dict[tuple[str, str], Any] = {}
         self.to_restore: dict[str, dict[str, Any]] | None = {}  # what a checkpoint held; None: it is put back
+        self.metrics: dict[str, dict[str, Any]] = {}  # the states of torchmetrics objects that it held
 
     def begin(self, trainer: Trainer, task: LightningModule) -> None:
         """Note what is plain."""
@@ -47,6 +48,8 @@ class Attributes:
         for place in to_restore.keys() & places.keys():
             for name, value in to_restore[place].items():
                 setattr(places[place], name, decode(value, task.device))
+        for name, state in self.metrics.items():  # which the task's `on_train_start` may have reset
+            vars(task.get_submodule(name)).update(state | {"_update_count": 1})
         self.before |= {key: mark(value, plain) for key, value, plain in everything(trainer, task) if not plain}
 
     def changed(self, trainer: Trainer, task: LightningModule) -> tuple[dict[str, dict[str, Any]], list[str]]:

@@ -21,6 +21,7 @@ from leyden.files import replacing
 
 log = logging.getLogger(__name__)
 NEEDED = {"step", "best", "inexact", "metrics", "running", "files"}  # of an entry `leyden` that a run goes on from
+COMPILED = "_orig_mod."  # what torch.compile(net) puts into the names of its weights
 HYPER_PARAMETERS = {"hyper_parameters": "hparams_type", "datamodule_hyper_parameters": "datamodule_hparams_type"}
 
 
@@ -82,22 +83,24 @@ def load(module: nn.Module, path: Path | str, strict: bool = True) -> None:
 
     With `strict=False` what does not fit stays as it is, and is listed; else it raises UserError.
     """
-    content, own = plain(path), module.state_dict()
+    content, state = plain(path), module.state_dict()
+    own = {name.replace(COMPILED, ""): name for name in state}
     given = content.get("state_dict", content) if isinstance(content, dict) else {}
     weights: dict[str, Any] = {}
     for name, value in given.items():
         if isinstance(value, Tensor):
-            name = str(name).removeprefix("module.")
+            name = str(name).removeprefix("module.").replace(COMPILED, "")
             weights[name if name in own or f"model.{name}" not in own else f"model.{name}"] = value
-    fitting = {name: value for name, value in weights.items() if name in own and own[name].shape == value.shape}
+    fits = {name for name, value in weights.items() if name in own and state[own[name]].shape == value.shape}
+    fitting = {own[name]: weights[name] for name in fits}
     if not fitting:
         raise UserError(f"{path} holds no weights that fit this model.")
-    if other := ", ".join(sorted((weights.keys() | own.keys()) - fitting.keys())):
+    if other := ", ".join(sorted((weights.keys() | own.keys()) - fits)):
         what = f"in which {other} are missing, or too many, or of another shape"
         if strict:
             raise UserError(f"{path} does not fit this model, {what}; strict=false takes what fits.")
         log.warning("Of %s only what fits was taken, not %s.", path, other)
-    if any(isinstance(value, DTensor) for value in own.values()):  # divided among devices
+    if any(isinstance(value, DTensor) for value in state.values()):  # divided among devices
         set_model_state_dict(module, fitting, options=StateDictOptions(full_state_dict=True, strict=strict))
     else:
         module.load_state_dict(fitting, strict=strict)
@@ -131,6 +134,7 @@ def leave_out_objects(checkpoint: dict[str, Any]) -> list[str]:
         given = checkpoint[key]
         if OmegaConf.is_config(given):
             given = OmegaConf.to_container(given, resolve=True)
+        given = {k: OmegaConf.to_container(v, resolve=True) if OmegaConf.is_config(v) else v for k, v in given.items()}
         left_out += [name for name, value in given.items() if not is_plain(value)]
         checkpoint[key] = {name: value for name, value in given.items() if is_plain(value)}
     return left_out

@@ -106,6 +106,7 @@ class Records(Checkpoint):
 
     def __init__(self, directory: str, keeper: Keeper, update_record: Callable[..., None], announce: Callable):
         self.directory, self.keeper = Path(directory), keeper
+        self.dirpath = str(self.directory / "checkpoints")
         self.update_record, self.announce = update_record, announce
         self.metrics: dict[str, Any] = {"train": {}, "val": {}}  # of metrics.json
         self.table: Table | None = None
@@ -114,6 +115,18 @@ class Records(Checkpoint):
         self.reasons: list[str] = []  # why the data is not read in an order that can be found again
         self.clock = Clock()
         self.warned, self.waits = "", False  # why the run is not exact; it waits for data
+
+    @property  # this and the next two as Lightning's ModelCheckpoint has them, for who asks the trainer
+    def best_model_path(self) -> str:
+        return str(self.directory / self.keeper.best["checkpoint"]) if "checkpoint" in self.keeper.best else ""
+
+    @property
+    def best_model_score(self) -> torch.Tensor | None:
+        return torch.tensor(self.keeper.best["value"]) if self.keeper.best else None
+
+    @property
+    def last_model_path(self) -> str:
+        return str(next(self.directory.glob("checkpoints/last.ckpt"), ""))
 
     def on_train_start(self, trainer: Trainer, task: LightningModule) -> None:
         self.step, self.started = trainer.global_step, time.perf_counter() - self.seconds

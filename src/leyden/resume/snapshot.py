@@ -51,8 +51,7 @@ def restore(trainer: Trainer, task: LightningModule, entry: dict[str, Any], attr
     running = entry["running"][trainer.global_rank]
     attributes.to_restore = running.pop("attributes")
     mine = on_device(running, task.device)
-    for name, state in mine["metrics"].items():
-        vars(task.get_submodule(name)).update(state | {"_update_count": 1})
+    attributes.metrics = mine["metrics"]
     restore_running_values(trainer, task, mine["logged"])
 
 

@@ -3,12 +3,14 @@
 import logging
 import re
 import sys
+from contextvars import ContextVar
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch._inductor.config
+from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from lightning import LightningDataModule, LightningModule, Trainer
 from lightning.fabric.utilities.seed import pl_worker_init_function, reset_seed
@@ -19,6 +21,7 @@ from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue
+from torch import nn
 from torch.nn.parameter import is_lazy
 
 from leyden import UserError, lightning_internals, require, said
@@ -31,9 +34,11 @@ from leyden.resume.keeper import Keeper
 from leyden.resume.records import Records
 from leyden.run import configs, paths, record, study, trust
 from leyden.run.run import Run
+from leyden.tasks.optimizers import Frozen
 
 FOR_TARGETS = {"numbers": "task=regression", "classes": "task=classification or, for a table, data.target_kind=numbers"}
 POSITIVE = ("val_check_interval", "check_val_every_n_epoch", "log_every_n_steps", "accumulate_grad_batches")
+BUILT: ContextVar[DictConfig | None] = ContextVar("BUILT", default=None)  # the config that is being built from
 log = logging.getLogger(__name__)
 
 
@@ -41,18 +46,17 @@ def make(cfg: DictConfig, key: str, node: Any, kind: type = object, **keywords: 
     """Instantiate a node of the config, which is called `key`; its texts stay as they are.
 
     Raises:
-        UserError: whatever its constructor raises, a value that is missing, a target that may not be built, or that
-            builds something of another kind.
+        UserError: whatever its constructor raises; it may not be built, or is of another kind.
     """
+    before = BUILT.set(cfg)
     try:
-        plain = trust.checked(cfg, node)
-        if isinstance(plain, dict):
-            plain = {"_convert_": "all"} | plain
-        made = instantiate(OmegaConf.create({key: plain})[key], **keywords)
+        made = instantiate(OmegaConf.create({key: trust.checked(cfg, node)})[key], **keywords)
     except UserError:
         raise
-    except Exception as error:  # of Hydra, with the constructor's own as its cause
-        cause = error.__cause__ or error
+    except Exception as error:
+        cause: BaseException = error
+        while isinstance(cause, InstantiationException) and cause.__cause__:  # of Hydra: the constructor's own in it
+            cause = cause.__cause__
         if isinstance(cause, UserError):
             raise cause from error
         if isinstance(cause, MissingMandatoryValue):
@@ -61,96 +65,49 @@ def make(cfg: DictConfig, key: str, node: Any, kind: type = object, **keywords: 
         name = place[1] if place else key
         target = f" ({node.get('_target_')})" if name in ("data", "task") else ""
         raise UserError(f"{name}{target} cannot be built: {said(cause)}.") from error
+    finally:
+        BUILT.reset(before)
     require(isinstance(made, kind), key, f"a {kind.__name__}", f"{type(made).__module__}.{type(made).__qualname__}")
     return made
 
 
 def group(cfg: DictConfig, name: str, kind: type) -> list[Any]:
-    """The parts of a list group; an empty list leaves no key."""
+    """The parts of a list group, which is no key where it is empty."""
     return [make(cfg, f"{name}.{part}", node, kind) for part, node in (cfg.get(name) or {}).items()]
 
 
-# data
-
-
 def data(cfg: DictConfig, split: str | None = None) -> LightningDataModule:
-    """The datamodule; what it draws comes from the seed of the run that is read, goes on or is repeated.
+    """The datamodule, whose draws come from the seed of the run that is read, goes on or is repeated.
 
-    `split`: the one that is asked for; None: all.
-
-    Raises:
-        UserError: its splits are cut anew from other data than what the run saw, so that test may hold what it was
-            trained on, and `exact` forbids it.
+    `record.check_same` is asked for `split`; None: for all.
     """
     directory = cfg.run_dir if cfg.get("resume") else cfg.get("rerun")
     if cfg.get("run"):  # the checkpoint of another command
         directory = Path(cfg.run).parent.parent
-    tree, before = cfg.copy(), Run(directory).record if directory else {}
-    tree.data_dir = str(paths.in_project(cfg.data_dir))
-    tree.seed = cfg.seed if cfg.get("rerun") else before.get("seed", cfg.seed)
+    before = Run(directory) if directory else None
+    seen = before.record if before else {}
+    seed = cfg.seed if cfg.get("rerun") else seen.get("seed", cfg.seed)
+    tree: Any = OmegaConf.merge(cfg, {"data_dir": str(paths.in_project(cfg.data_dir)), "seed": seed})
     with exact.isolated(tree.seed):
         made = make(tree, "data", tree.data, LightningDataModule)
     if not isinstance(made, DataModule):
         return exact.seed_hooks(made, pl_worker_init_function, tree.seed)
-    check_same(cfg, made, before, split)
+    if before and seen.get("data_fingerprint"):
+        record.check_same(cfg, made, before, split)
     return made
 
 
-def check_same(cfg: DictConfig, datamodule: DataModule, before: dict[str, Any], split: str | None) -> None:
-    """Compare the data with what the run before saw, where a split that is asked for is cut by us.
-
-    Raises:
-        UserError: it differs, and `exact` forbids it; or the model was built for other classes or columns.
-    """
-    if not (then := before.get("data_fingerprint")):
-        return
-    if cfg.facts:
-        facts = OmegaConf.to_container(cfg.facts, resolve=True), datamodule.facts
-        classes, columns = ([part.get(name) or [] for part in facts] for name in ("classes", "columns"))
-        codes = [[(each["name"], each.get("categories"), each.get("offset")) for each in part] for part in columns]
-        if classes[0] != classes[1] or codes[0] != codes[1]:
-            what = "The classes or columns of the data are not those that the run was trained on"
-            raise UserError(f"{what}, and its numbers would mean nothing; bring the data back.")
-    same, notes = then == datamodule.fingerprint, datamodule.notes
-    cut = {*before.get("cut_splits", ()), *notes["cut_splits"]}
-    if same or not (cfg.get("resume") or (cut and split in {None, *cut})):
-        return
-    if cfg.get("rerun"):
-        now, stored = (OmegaConf.to_container(tree.data) for tree in (cfg, configs.stored(Path(cfg.rerun))))
-        if now != stored:  # as its user says
-            return
-    sizes = [", ".join(f"{k} {v:,}" for k, v in p.get("split_sizes", {}).items()) for p in (notes, before)]
-    counts = f"(samples now: {sizes[0]}; then: {sizes[1]})"
-    changed = f"The data is not what the run was trained on {counts}, and its splits would not be the same"
-    if cfg.exact:
-        raise UserError(f"{changed}; bring the data back, or type exact=false to go on all the same.")
-    log.warning("%s; going on, as exact=false says.", changed)
-    if cfg.get("run") and record.is_first_rank():
-        Run(cfg.run_dir).update(exact=False, not_exact=changed)
-
-
 def facts(cfg: DictConfig, datamodule: LightningDataModule) -> None:
-    """Put what the data says of itself into cfg.facts, from where models and tasks take it.
-
-    Raises:
-        UserError: the config has facts already, or those of the data name a target.
-    """
+    """Put what the data says of itself into cfg.facts, from where models and tasks take it; UserError if it cannot."""
     require(not cfg.facts, "facts", "left out, as the data says them", cfg.facts)
     found = getattr(datamodule, "facts", {})
-    if any("_target_" in part for part in trust.parts(found)):
-        raise UserError("The facts of the data must have no key '_target_', which builds something; rename it.")
+    good = not any("_target_" in part for part in trust.parts(found))
+    require(good, "facts of the data", "without a key `_target_`, which builds something", found)
     cfg.facts = configs.literal(found)
 
 
-# all that is trained
-
-
 def parts(cfg: DictConfig) -> tuple[LightningDataModule, LightningModule]:
-    """The datamodule with its facts in cfg, and the task, of a new run or of one that is there already.
-
-    Raises:
-        UserError: a config that was stored wants what may not be built, or its data has changed.
-    """
+    """The datamodule with its facts in cfg, and the task, of a new run or of one that is there already."""
     unknown = "min or max, as the name of what it watches does not say which is better"
     require(cfg.checkpoint.mode in ("min", "max"), "checkpoint.mode", unknown, cfg.checkpoint.mode)
     require(OmegaConf.select(cfg, "scheduler.mode", default="") is not None, "scheduler.mode", unknown, None)
@@ -163,11 +120,7 @@ def parts(cfg: DictConfig) -> tuple[LightningDataModule, LightningModule]:
 
 
 def task(cfg: DictConfig) -> LightningModule:
-    """The task with its model, optimizer and scheduler in it.
-
-    Raises:
-        UserError: it is for `targets` of another kind than those of the data, or some of its layers have no size.
-    """
+    """The task with its model, optimizer and scheduler in it; UserError where it is for `targets` of another kind."""
     target = {"_target_": OmegaConf.to_container(cfg.task, resolve=False).get("_target_"), "_partial_": True}
     found = "numbers" if "target_mean" in (cfg.facts or {}) else "classes"
     if getattr(make(cfg, "task", target).func, "targets", found) != found:
@@ -178,27 +131,54 @@ def task(cfg: DictConfig) -> LightningModule:
     return made
 
 
+def load_model(run: str | Path, frozen: bool = True) -> nn.Module:
+    """The task of another run with its weights, without its data; if `frozen`, it stays as in an evaluation.
+
+    `run` is as `run=` takes it; a `latest` of a config is stored as the run that was found. Raises UserError where
+    there is none, where it may not be built, and for a `latest` in code, where it cannot be stored.
+    """
+    outer = BUILT.get()
+    now: Any = OmegaConf.load(paths.CONF / "_packages.yaml") if outer is None else outer
+    sweep = Path(outer.run_dir).parent if outer else None
+    found = paths.find(str(run), paths.logs_folder(now.get("log_dir")), sweep=sweep)
+    if run == "latest" and outer and not configs.pin(outer, str(paths.in_words(found.directory))):
+        raise UserError("load_model('latest') must stand in the config, where the run that is found can be stored.")
+    tree, weights = configs.stored(found.directory), str(found.checkpoint(str(run)))
+    tree.update(run=weights, run_dir=str(found.directory), own=[], trusted=configs.packages(now))
+    if OmegaConf.select(tree, "model.weights"):  # the checkpoint has them
+        tree.model.weights = None
+    with exact.isolated(0):  # what it draws leaves the draws of the other as they were
+        made = trained(tree)
+    return Frozen(made) if frozen else made
+
+
+def trained(cfg: DictConfig) -> LightningModule:
+    """The task of a run, with the weights of the checkpoint that `cfg.run` is; UserError where they do not fit."""
+    made = task(cfg)
+    checkpoints.load(made, Path(cfg.run))
+    return made
+
+
 def watchers(cfg: DictConfig) -> list[Callback]:
     """The keeper first, the chosen callbacks, and the records last."""
-    given = {key: cfg[key] for key in ("seed", "exact", "objective")} | {"write": cfg.trainer.enable_checkpointing}
-    judge = study.judge(Path(cfg.run_dir), partial(trust.checked, cfg))
-    keeper = Keeper(cfg.run_dir, judge=judge, **given, **cfg.checkpoint)
+    run = Run(cfg.run_dir)
+    settings = {key: cfg[key] for key in ("seed", "exact", "objective")} | {"write": cfg.trainer.enable_checkpointing}
+
+    def checked(node: Any) -> Any:
+        return trust.checked(cfg, node)
+
+    keeper = Keeper(str(run.directory), judge=study.judge(run.directory, checked), **settings, **cfg.checkpoint)
     announce = partial(record.announce, cfg, f"{keeper.monitor} ({keeper.mode})")
-    records = Records(cfg.run_dir, keeper, Run(cfg.run_dir).update, announce)
+    records = Records(str(run.directory), keeper, run.update, announce)
     return [keeper, *group(cfg, "callbacks", Callback), Mistakes(), records]
 
 
 def trainer(cfg: DictConfig, callbacks: list[Callback]) -> Trainer:
-    """The Trainer with these callbacks, and with loggers and profiler.
-
-    Raises:
-        UserError: a combination that Lightning refuses.
-    """
-    time = cfg.trainer.get("max_time")  # what follows Lightning itself does not check
-    require(time is None or isinstance(time, str), "trainer.max_time", 'null or a text "DD:HH:MM:SS", in quotes', time)
-    for key in POSITIVE:
-        value = cfg.trainer.get(key)
-        require(value is None or value > 0, f"trainer.{key}", "above 0", value)
+    """The Trainer with these callbacks, and with loggers and profiler."""
+    for key, value in cfg.trainer.items():  # what Lightning itself does not check
+        require(key not in POSITIVE or value is None or value > 0, f"trainer.{key}", "above 0", value)
+        text = key != "max_time" or value is None or isinstance(value, str)
+        require(text, "trainer.max_time", 'null or a text "DD:HH:MM:SS", in quotes', value)
     bar = bool(cfg.trainer.enable_progress_bar) and sys.stdout.isatty()
     ours: dict[str, Any] = {}
     nodes = cfg.trainer.get("plugins")
@@ -223,20 +203,17 @@ def trainer(cfg: DictConfig, callbacks: list[Callback]) -> Trainer:
     )
     torch._inductor.config.deterministic = True  # no stopwatch chooses kernels of other bits; a Trainer sets it back
     lightning_internals.join_ranks(built, exact.Share)
-    if built.precision != str(cfg.trainer.precision) and built.is_global_zero:
-        log.warning("precision=%s is not for this device; running in %s.", cfg.trainer.precision, built.precision)
+    if (asked := str(cfg.trainer.precision)) != built.precision and built.is_global_zero:
+        log.warning("precision=%s is not for this device; running in %s.", asked, built.precision)
     return built
 
 
 def evaluate(
     trainer: Trainer, task: LightningModule, datamodule: LightningDataModule, weights: Path | None
 ) -> dict[str, Any]:
-    """Test the task, with other weights if given; the metrics and the number of samples, empty without test data.
-
-    Raises UserError where a user's own datamodule, whose training data may be shuffled, is asked for it.
-    """
+    """Test the task, with other weights if given; the metrics and the number of samples, empty without test data."""
     split = "test" if isinstance(datamodule, DataModule) else getattr(datamodule, "tested", "test")
-    if split == "train":
+    if split == "train":  # which may be shuffled
         raise UserError("split=train needs a datamodule of leyden; type split=val or split=test.")
     run, stage = (trainer.validate, "validation") if split == "val" else (trainer.test, "test")
     if not (is_overridden(f"{stage}_step", task) and is_overridden(f"{split}_dataloader", datamodule)):
@@ -246,8 +223,7 @@ def evaluate(
     reset_seed()  # a task that draws noise draws the same in another evaluation
     with failures.explained(trainer, task):
         found = run(task, datamodule=datamodule, verbose=False)
-    if not (metrics := {name: value for part in found for name, value in part.items()}):
-        return {}
+    metrics = {name: value for part in found for name, value in part.items()}
     samples, details = getattr(task, "samples", None), getattr(task, "details", None)
     apart = details if split != "val" and isinstance(details, dict) else {}  # what is known of each class
-    return metrics | apart | {"samples": samples if isinstance(samples, int) else None}
+    return metrics and metrics | apart | {"samples": samples if isinstance(samples, int) else None}

@@ -89,8 +89,10 @@ def in_lines(results: dict[str, Any], directory: Path) -> str:
     """What a run came to, a plain line for each number, and where to look further."""
     best, test, path = results.get("best"), results.get("test") or {}, paths.in_words(directory)
     lines = [f"{best['monitor']} {best['value']:.4f} (best, epoch {best['epoch'] + 1})"] if best else []
-    lines += [f"{name} {value:.4f}" for name, value in test.items() if name.count("/") == 1]
-    if apart := sorted((value, name.split("/", 2)[2]) for name, value in test.items() if name.count("/") > 1):
+    several = "/dataloader_idx_"  # the name that Lightning gives to the values of each of several loaders
+    whole = {name: value for name, value in test.items() if name.partition(several)[0].count("/") == 1}
+    lines += [f"{name} {value:.4f}" for name, value in whole.items()]
+    if apart := sorted((test[name], name.split("/", 2)[2]) for name in test.keys() - whole.keys() if "/" in name):
         shown = ", ".join(f"{name} {value:.3f}" for value, name in apart[:10])
         lines.append(f"by class, lowest first: {shown}{', ...' if apart[10:] else ''}")
     if test:

@@ -26,8 +26,8 @@ def in_words(path: Path) -> Path:
 
 def logs_folder(typed: str | None = None) -> Path:
     """The folder of all runs: as typed, or as conf/train.yaml and conf/local say."""
-    files = [file for file in (CONF / "train.yaml", CONF / "local" / "default.yaml") if file.is_file()]
     try:
+        files = [file for file in (CONF / "train.yaml", CONF / "local" / "default.yaml") if file.is_file()]
         return in_project(OmegaConf.merge(*map(OmegaConf.load, files)).log_dir if typed is None else typed)
     except (OmegaConfBaseException, OSError, YAMLError) as error:
         raise UserError("log_dir of conf/ cannot be read here; type log_dir=<folder>.") from error
@@ -47,13 +47,10 @@ def create(folder: Path, name: str | None = None) -> Path:
             raise UserError(f"{path} cannot be made ({error.strerror}); type log_dir=<folder>.") from error
 
 
-def find(asked: str, logs: Path, unfinished: bool = False) -> Run:
-    """A run from a path, a checkpoint in it, a name, or latest.
-
-    `latest` is the newest one with a checkpoint, or the newest `unfinished` one that nobody is running.
-    """
+def find(asked: str, logs: Path, unfinished: bool = False, sweep: Path | None = None) -> Run:
+    """A run from a path, a checkpoint in it, a name, or `latest`, as `latest` finds it."""
     if asked == "latest":
-        return latest(logs, unfinished)
+        return latest(logs, unfinished, sweep)
     for path in (Path(asked).expanduser(), in_project(asked), logs / "train" / asked):
         run = Run(path.parent.parent if path.suffix == ".ckpt" else path)
         if run.config_file.is_file() or run.record:  # the config of a run that has just begun is not there yet
@@ -61,18 +58,19 @@ def find(asked: str, logs: Path, unfinished: bool = False) -> Run:
     raise UserError(f"{asked} is no run directory, nor a checkpoint in one, nor a run in {logs / 'train'}; try latest.")
 
 
-def latest(logs: Path, unfinished: bool) -> Run:
-    """The run that began last, as an instant, wherever its clock stood."""
-    runs = [Run(path) for path in (*logs.glob("train/*/"), *logs.glob("sweep/*/*/"))]
-    if unfinished:
-        closed = (Status.RUNNING, Status.FINISHED, Status.UNKNOWN)
-        found = [run for run in runs if run.config_file.is_file() and run.status not in closed]
-    else:
-        found = [run for run in runs if run.begun]
-    if not found:
-        kind = "unfinished run" if unfinished else "run with a checkpoint"
-        raise UserError(f"There is no {kind} in {logs}; python src/train.py makes one.")
-    return max(found, key=lambda run: run.started)
+def latest(logs: Path, unfinished: bool, sweep: Path | None) -> Run:
+    """The run that began last of those with a checkpoint, or of the `unfinished` ones that nobody is running.
+
+    For a job of a `sweep` it is none of the other jobs, which would be another run for each.
+    """
+    jobs = [path for path in logs.glob("sweep/*/*/") if path.parent != sweep]
+    runs = map(Run, (*logs.glob("train/*/"), *jobs))
+    closed = (Status.RUNNING, Status.FINISHED, Status.UNKNOWN)
+    for run in sorted(runs, key=lambda run: run.started, reverse=True):
+        if (run.status not in closed and run.config_file.is_file()) if unfinished else run.begun:
+            return run
+    kind = "unfinished run" if unfinished else "run with a checkpoint"
+    raise UserError(f"There is no {kind} in {logs}; python src/train.py makes one.")
 
 
 def weights(source: str, logs: Path) -> Path:

@@ -38,15 +38,14 @@ NOISE = (
     ".*across ranks is zero.*",
     ".*requested to overfit but enabled .* shuffling.*",
     ".*You have overridden .*transfer_batch.*",
+    ".*in eval mode at the start of training.*",  # what is frozen
     ".*WeightAveraging callback with a model that overrides the configure_model.*",  # which builds no layers here
 )
 JOBS = itertools.count()  # of this process
+NAMED = ("num_threads", "default_dtype", "float32_matmul_precision", "deterministic_debug_mode")
 LOGGERS = ("lightning.pytorch", "lightning.fabric", "lightning")
-FLAGS: tuple[tuple[Any, Any], ...] = (  # what holds for the whole process: how to read it, and to set it
-    (torch.get_num_threads, torch.set_num_threads),
-    (torch.get_default_dtype, torch.set_default_dtype),
-    (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
-    (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
+FLAGS: tuple[tuple[Any, Any], ...] = (  # of the whole process: how to read each, and to set it
+    *((getattr(torch, f"get_{name}"), getattr(torch, f"set_{name}")) for name in NAMED),
     (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
     (torch.is_grad_enabled, torch.set_grad_enabled),
 )
@@ -55,7 +54,7 @@ ATTRIBUTES = ((inductor, "deterministic"), *((cudnn, name) for name in ("enabled
 
 @contextmanager
 def restored() -> Iterator[None]:
-    """Leave the process as a job found it, however the job ends; what an earlier one has left is freed first."""
+    """Leave the process as a job found it, however it ends; what an earlier one has left is freed first."""
     if next(JOBS):
         gc.collect()
     else:
@@ -72,30 +71,27 @@ def restored() -> Iterator[None]:
             after.callback(logger.setLevel, logger.level)
         after.callback(setattr, logging, "raiseExceptions", logging.raiseExceptions)
         after.callback(logging.captureWarnings, False)
-        after.callback(
-            restore, dict(os.environ), {number: signal.getsignal(number) for number in signal.valid_signals()}
-        )
+        after.callback(os.environ.update, dict(os.environ))
+        after.callback(os.environ.clear)
+        if threading.current_thread() is threading.main_thread():  # others may set no handlers
+            for number in signal.valid_signals():
+                after.callback(set_handler, number, signal.getsignal(number))
         yield
 
 
-def restore(environment: dict[str, str], handlers: dict[int, Any]) -> None:
-    """Set environment and signal handlers back."""
-    os.environ.clear()
-    os.environ.update(environment)
-    main = threading.current_thread() is threading.main_thread()  # others may set no handlers
-    for number, handler in handlers.items() if main else ():
-        if handler is not None and signal.getsignal(number) != handler:  # None: not one of Python's
-            signal.signal(number, handler)
+def set_handler(number: int, handler: Any) -> None:
+    if handler is not None and signal.getsignal(number) != handler:  # None: not one of Python's
+        signal.signal(number, handler)
 
 
 def set_global_torch_flags(cfg: DictConfig) -> None:
     """Set what holds for the whole process: seed, threads, precision of products, and less noise."""
-    seed, precision = cfg.seed, cfg.matmul_precision
+    seed, precision, threads = cfg.seed, cfg.matmul_precision, cfg.threads
     require(type(seed) is int and 0 <= seed < 2**32, "seed", "a whole number from 0 to 4294967295", seed)
-    known = cfg.threads is None or (type(cfg.threads) is int and cfg.threads > 0)
-    require(known, "threads", "null or a whole number from 1 up", cfg.threads)
-    precisions = ("highest", "high", "medium")
-    require(precision in precisions, "matmul_precision", f"one of {', '.join(precisions)}", precision)
+    known = threads is None or (type(threads) is int and threads > 0)
+    require(known, "threads", "null or a whole number from 1 up", threads)
+    known = precision in ("highest", "high", "medium")
+    require(known, "matmul_precision", "one of highest, high, medium", precision)
     for logger in map(logging.getLogger, LOGGERS):
         logger.handlers.clear()
         logger.setLevel(logging.WARNING)
@@ -105,7 +101,7 @@ def set_global_torch_flags(cfg: DictConfig) -> None:
         os.environ.pop("PYTORCH_NVML_BASED_CUDA_CHECK", None)
     set_malloc_thresholds()
     asked = os.environ.get("OMP_NUM_THREADS", "")
-    torch.set_num_threads(cfg.threads or (int(asked) if asked.isdecimal() else 0) or cores())
+    torch.set_num_threads(threads or (int(asked) if asked.isdecimal() else 0) or cores())
     torch.set_float32_matmul_precision(precision)
     cudnn.deterministic = bool(cfg.trainer.deterministic)  # the Trainer sets the rest before CUDA starts
     lightning.seed_everything(seed, workers=True, verbose=False)
@@ -121,7 +117,7 @@ def set_malloc_thresholds() -> None:
 
 @atexit.register
 def end_workers() -> None:
-    """Kill loader processes that an error left behind: they ignore the SIGTERM that Python sends."""
+    """Kill loader processes that an error left: they ignore the SIGTERM that Python sends."""
     for child in multiprocessing.active_children():
         if child.daemon:
             child.kill()

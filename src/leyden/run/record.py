@@ -33,9 +33,9 @@ log = logging.getLogger(__name__)
 
 
 class LiveRun(Run):
-    """The run of this process, which writes in rank 0 only, and nothing before it starts.
+    """The run of this process, which writes in rank 0 only.
 
-    A run that goes on starts when all is built: until then a refusal changes neither its status nor its log.
+    A run that goes on is not open before all is built: a refusal changes neither its status nor its log.
     """
 
     def __init__(self, cfg: DictConfig):
@@ -63,7 +63,6 @@ class LiveRun(Run):
         threading.Thread(target=self.beat, daemon=True).start()
 
     def beat(self) -> None:
-        """Write a sign of life now and then, for readers on other machines."""
         while not self.ended.wait(HEARTBEAT_S):
             self.update(heartbeat=now())
 
@@ -78,21 +77,16 @@ class LiveRun(Run):
         OmegaConf.save(tree, self.config_file)
         if patch := changes():
             (self.directory / "changes.patch").write_text(patch, encoding="utf-8")
-        self.update(
-            threads=torch.get_num_threads(),
-            precision=trainer.precision,
-            world_size=trainer.world_size,
-            device=str(trainer.strategy.root_device),
-            parameters=count(task),
-            data_fingerprint=getattr(datamodule, "fingerprint", None),
-            kernels=dict(kernels.found),
-            **(datamodule.notes if isinstance(datamodule, DataModule) else {}),
-        )
+        sizes = {"threads": torch.get_num_threads(), "world_size": trainer.world_size, "parameters": count(task)}
+        sizes |= datamodule.notes if isinstance(datamodule, DataModule) else {}
+        device, fingerprint = str(trainer.strategy.root_device), getattr(datamodule, "fingerprint", None)
+        kinds = {"precision": trainer.precision, "device": device, "kernels": dict(kernels.found)}
+        self.update(data_fingerprint=fingerprint, **sizes, **kinds)
 
 
 @contextmanager
 def recording(cfg: DictConfig) -> Iterator[LiveRun]:
-    """Keep run.json true from the start to the end, and train.log with it; `process.restored` ends what is shown."""
+    """Keep run.json and train.log true from the start to the end; `process.restored` ends what is shown."""
     screen, root = logging.StreamHandler(sys.stdout), logging.getLogger()
     screen.addFilter(lambda entry: entry.name.startswith("leyden") or entry.levelno >= logging.WARNING)
     screen.addFilter(lambda entry: entry.name != "leyden.file")  # for train.log alone
@@ -129,19 +123,45 @@ def is_first_rank() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-# where a run comes from
+def check_same(cfg: DictConfig, datamodule: DataModule, before: Run, split: str | None) -> None:
+    """Compare the data with what the run before saw, where a split that is asked for is cut by us.
+
+    Raises UserError where test may hold what it was trained on, unless exact=false, or the classes are others.
+    """
+    then: Any = OmegaConf.to_container(cfg.facts or OmegaConf.create(), resolve=True)
+    if then and coding(datamodule.facts) != coding(then):
+        what = "The classes or columns of the data are not those that the run was trained on"
+        raise UserError(f"{what}, and its numbers would mean nothing; bring the data back.")
+    seen, notes = before.record, datamodule.notes
+    same, cut = seen["data_fingerprint"] == datamodule.fingerprint, {*seen.get("cut_splits", ()), *notes["cut_splits"]}
+    if same or not (cfg.get("resume") or (cut and split in {None, *cut})):
+        return
+    if cfg.get("rerun"):
+        data, old = (OmegaConf.to_container(tree.data) for tree in (cfg, configs.stored(before.directory)))
+        if data != old:  # as its user says
+            return
+    sizes = [", ".join(f"{k} {v:,}" for k, v in p.get("split_sizes", {}).items()) for p in (notes, seen)]
+    counts = f"(samples now: {sizes[0]}; then: {sizes[1]})"
+    changed = f"The data is not what the run was trained on {counts}, and its splits would not be the same"
+    if cfg.exact:
+        raise UserError(f"{changed}; bring the data back, or type exact=false to go on all the same.")
+    log.warning("%s; going on, as exact=false says.", changed)
+    if cfg.get("run") and cfg.run_dir and is_first_rank():
+        Run(cfg.run_dir).update(exact=False, not_exact=changed)
+
+
+def coding(facts: dict[str, Any]) -> tuple[list[str], list[Any]]:
+    """What the numbers in the data stand for."""
+    columns = facts.get("columns") or []
+    return facts.get("classes") or [], [(c["name"], c.get("categories"), c.get("offset")) for c in columns]
 
 
 def origin(cfg: DictConfig) -> dict[str, Any]:
     """What was asked for, when and where; `overrides`: of a job of a sweep, its own."""
     file, tree = Path(cfg.run_dir) / ".hydra" / "overrides.yaml", OmegaConf.to_container(cfg)
-    return {
-        "overrides": yaml.safe_load(file.read_text(encoding="utf-8")) or [] if file.is_file() else [],
-        "started": now(),
-        **{name: tree.get(name) for name in ("seed", "tags", "note", "rerun", "init_from")},
-        "resumes": [],
-        **environment(),
-    }
+    typed = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else None
+    asked = {name: tree.get(name) for name in ("seed", "tags", "note", "rerun", "init_from")}
+    return {"overrides": typed or [], "started": now(), "resumes": []} | asked | environment()
 
 
 def environment() -> dict[str, Any]:
@@ -155,10 +175,9 @@ def environment() -> dict[str, Any]:
 
 
 def changes() -> str:
-    """The uncommitted changes of the project as a patch, untracked files under src and conf with them."""
+    """The uncommitted changes of the project as a patch, with untracked files under src and conf."""
     untracked = git("ls-files", "--others", "--exclude-standard", "-z", "src", "conf").split("\0")
-    added = [git("diff", "--no-index", "--", os.devnull, name) for name in untracked if name]
-    return "".join([git("diff", "HEAD"), *added])
+    return "".join([git("diff", "HEAD"), *(git("diff", "--no-index", "--", os.devnull, x) for x in untracked if x)])
 
 
 def git(*arguments: str) -> str:
@@ -170,32 +189,26 @@ def git(*arguments: str) -> str:
         return ""
 
 
-# what it is made of
-
-
 def count(module: torch.nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
 def announce(cfg: DictConfig, best: str, trainer: Trainer, task: LightningModule, batch: int | None) -> None:
-    """Say in the log what is about to be trained: `best` is what it is judged by, `batch` the samples of a step."""
+    """Log what is about to be trained: `best` is what it is judged by, `batch` the samples of a step."""
     networks = [part for part in task.children() if count(part)]
     alone = networks[0] if len(networks) == 1 else task  # of several networks none stands for all
-    name = cfg.task._target_ if alone is task else cfg.get("model", cfg.task)._target_
+    name = (cfg.task if alone is task else cfg.get("model", cfg.task))._target_.split(".")[-1]
     step = f"{batch} samples a step, " if batch else ""
     where = f"{trainer.strategy.root_device}, {trainer.precision}, {step}seed {cfg.seed}, best by {best}"
-    log.info("%s of %s parameters on %s", name.split(".")[-1], f"{count(task):,}", where)
-    parts = [(name, type(part).__name__.removeprefix("FSDP"), count(part)) for name, part in alone.named_children()]
     frozen = sum(parameter.numel() for parameter in task.parameters() if not parameter.requires_grad)
-    if sized := ", ".join(f"{name}: {kind} {size:,}" for name, kind, size in parts if size):
-        log.info("%s%s", sized, f"; {frozen:,} are frozen" if frozen else "")
+    size = f"{count(task):,} parameters{f' ({frozen:,} are frozen)' if frozen else ''}"
+    log.info("%s of %s on %s", name, size, where)
 
 
 def drop_unused_groups(cfg: DictConfig) -> None:
     """Take out the groups that a task of the user's own does not name, so that a run holds only what it is made of."""
-    unused = configs.unused_groups(cfg)
-    with open_dict(cfg):
-        for name in unused:
-            del cfg[name]
-    if unused:
-        log.info("%s does not use the config's %s.", cfg.task._target_.split(".")[-1], " and ".join(sorted(unused)))
+    if unused := sorted(configs.unused_groups(cfg)):
+        with open_dict(cfg):
+            for name in unused:
+                del cfg[name]
+        log.info("%s does not use the config's %s.", cfg.task._target_.split(".")[-1], " and ".join(unused))

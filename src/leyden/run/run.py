@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ STALE_S = 4 * HEARTBEAT_S  # without one, after which a run on another machine i
 WRITING = threading.Lock()  # of run.json, which two threads update
 
 
-class Status(str, Enum):
+class Status(StrEnum):
     """Where a run is. The last two are derived: nobody writes them."""
 
     RUNNING = "running"
@@ -32,9 +32,6 @@ class Status(str, Enum):
     PRUNED = "pruned"  # given up by a search
     KILLED = "killed"  # it says that it runs, but its process is gone
     UNKNOWN = "unknown"  # it has no run.json
-
-    def __str__(self) -> str:
-        return self.value
 
 
 DONE = (Status.FINISHED, Status.PRUNED)
@@ -77,7 +74,7 @@ class Run:
 
     @property
     def started(self) -> float:
-        """The instant at which the run began, in seconds; 0 where it does not say."""
+        """The instant at which it began, in seconds; 0 where it does not say."""
         return instant(self.record.get("started"))
 
     def update(self, **fields: Any) -> None:
@@ -96,11 +93,7 @@ class Run:
         write_json(self.directory / "metrics.json", content)
 
     def checkpoint(self, asked: str = "") -> Path:
-        """The checkpoint that `run=` means: the one asked for, or the best, or else the last one.
-
-        Raises:
-            UserError: the run has none.
-        """
+        """The checkpoint that `run=` means: the one asked for, or the best, or the last one; UserError if none."""
         files = [self.checkpoints / Path(asked).name] if asked.endswith(".ckpt") else [self.best, self.last]
         for path in files:
             if path.is_file():
@@ -109,11 +102,7 @@ class Run:
 
     @contextmanager
     def claim(self) -> Iterator[None]:
-        """Hold the directory; the system lets go of it when the process ends, however it ends.
-
-        Raises:
-            Busy: another process runs it.
-        """
+        """Hold the directory, until the process ends, however it ends; Busy if another one runs it."""
         self.check_free()
         with ExitStack() as held:
             try:
@@ -123,7 +112,7 @@ class Run:
             yield
 
     def check_free(self) -> None:
-        """Raises Busy where another process runs it; to be asked before its other files, which may not be there yet."""
+        """Busy where another process runs it; to be asked before its other files, which may not be there yet."""
         if alive(self.record):
             raise self.busy
 
@@ -134,14 +123,11 @@ class Run:
         return Busy(f"{self.directory} is being run by another process{who}; wait for its end.")
 
 
-# whether a run is alive
-
-
 def status_of(record: dict[str, Any]) -> Status:
     """The status that a run.json says, but killed where nobody runs what it says is running."""
     try:
-        status = Status(record.get("status"))
-    except ValueError:
+        status = Status(record["status"])
+    except (KeyError, ValueError):
         return Status.UNKNOWN
     return Status.KILLED if status == Status.RUNNING and not alive(record) else status
 
@@ -152,15 +138,14 @@ def alive(record: dict[str, Any]) -> bool:
         return False
     if record.get("host") == socket.gethostname():
         return record.get("pid_born") == process_start_time(record.get("pid"))
-    then, here = record.get("slurm"), slurm_job()
-    same = isinstance(then, dict) and here is not None and then.get("job") == here["job"]
-    if same and then["restarts"] < here["restarts"]:
-        return False  # requeued: its earlier start is over
-    return time.time() - instant(record.get("heartbeat")) < STALE_S
+    then, here = record.get("slurm"), slurm_job() or {}
+    then = then if isinstance(then, dict) else {}
+    requeued = then.get("job") == here.get("job") and then.get("restarts", 0) < here.get("restarts", 0)
+    return not requeued and time.time() - instant(record.get("heartbeat")) < STALE_S
 
 
 def slurm_job() -> dict[str, Any] | None:
-    """The job of SLURM that this process is in, and how often it was requeued; None outside of one."""
+    """The job of SLURM that this process is in, and how often it was requeued."""
     job = os.environ.get("SLURM_JOB_ID")
     return {"job": job, "restarts": int(os.environ.get("SLURM_RESTART_COUNT") or 0)} if job else None
 
@@ -179,10 +164,8 @@ def process_start_time(pid: int | None) -> str | None:
         except OSError:  # it is gone
             return None
         return None if words[0] in "ZX" else words[19]
-    if os.name != "posix" or not pid:
-        return None
-    shown = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True).stdout
-    return shown.strip() or None
+    line = ["ps", "-o", "lstart=", "-p", str(pid)]
+    return subprocess.run(line, capture_output=True, text=True).stdout.strip() or None if os.name == "posix" else None
 
 
 def now() -> str:

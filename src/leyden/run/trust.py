@@ -3,7 +3,6 @@
 import logging
 import sys
 from collections.abc import Collection, Iterator
-from functools import reduce
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -17,6 +16,7 @@ from leyden.run.configs import literal
 
 logging.getLogger("hydra.utils").setLevel(logging.CRITICAL)  # what it says of a missing target our sentence says, too
 LIBRARIES = ("leyden", "torch", "torchvision", "lightning", "torchmetrics", "optuna")
+FUNCTIONS = ("leyden.load_model",)  # of ours that a config may call
 CLOSED = (  # modules that read pickles, run code that they are given, or start processes
     "leyden.deploy", "torchvision.datasets", "torch.fx", "torch.jit", "torch.onnx", "torch.distributed",
     "torch.utils.data.datapipes",
@@ -35,23 +35,40 @@ KINDS = tuple(map(get_class, (  # of which classes of the libraries must be
 def checked(cfg: DictConfig, node: Any) -> Any:
     """A node of the config as plain containers, resolved once, in which texts are texts: fit to be instantiated.
 
-    Raises:
-        UserError: the node names something that may not be built.
+    Raises UserError where it names something that may not be built.
     """
     tree: Any = OmegaConf.to_container(cfg, resolve=False)
     tree.pop("facts", None)  # what the data says
     known = {str(part.get("_target_")) for part in parts(tree)}
     own, new = [*(cfg.get("own") or ()), *(cfg.get("trusted") or ())], not configs.is_stored(cfg)
     plain = OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
+    kept = set()  # what is handed DictConfigs
     for part in parts(plain):
-        if (part.get("_recursive_") is False or part.get("_convert_", "all") != "all") and "${" in str(part):
-            raise UserError(f"A part with _recursive_ or _convert_ must hold no text with '${{'; got `{part}`.")
+        if part.get("_recursive_") is False and "${" in str(part):  # whoever builds it would resolve it once more
+            raise UserError(f"A part with _recursive_: false must hold no text with '${{'; got `{part}`.")
         target = str(part.get("_target_", "???"))
         if "${" in target or (target not in {*known, "???"} and OmegaConf.is_config(node)):
             raise UserError(f"_target_ must be the name itself of a class or function; got `{target}`, from elsewhere.")
-        if target != "???":
-            check(target, own + [target.split(".")[0]] * new, new)  # conf/ may build from any package
-    return literal(literal(plain))  # Hydra resolves it in place, and once more as it reads it
+        if target != "???" and check(target, own + [target.split(".")[0]] * new, new):  # conf/: of any package
+            kept.add(target)
+    return {"_convert_": "all"} | escaped(plain, kept) if isinstance(plain, dict) else escaped(plain, kept)
+
+
+def escaped(node: Any, kept: set[str], boxed: bool = False) -> Any:
+    """Plain containers, whose texts Hydra hands on as they are; `kept` are targets that are handed DictConfigs.
+
+    Hydra resolves a text in place, and as it reads it; who gets a DictConfig or ListConfig (`boxed`) reads it again.
+    """
+    if isinstance(node, list):
+        return [escaped(part, kept, boxed) for part in node]
+    if not isinstance(node, dict):
+        return literal(literal(literal(node) if boxed else node))
+    if target := node.get("_target_"):
+        node = {"_convert_": "none" if target in kept else "all"} | node
+        if node.get("_recursive_") is False:
+            return literal(literal(node))
+        boxed = node["_convert_"] == "none"
+    return {name: escaped(part, kept, boxed and not (target and isinstance(part, str))) for name, part in node.items()}
 
 
 def parts(node: Any) -> Iterator[dict[str, Any]]:
@@ -63,11 +80,10 @@ def parts(node: Any) -> Iterator[dict[str, Any]]:
         yield from parts(child)
 
 
-def check(target: str, own: list[str], new: bool) -> None:
-    """Look a target up, in the libraries and the user's own packages only.
+def check(target: str, own: list[str], new: bool) -> bool:
+    """Look a target up, in the libraries and the user's own packages only; UserError if it may not be built.
 
-    Raises:
-        UserError: it may not be built, or, if the config is not new, it is not there.
+    Whether it is handed DictConfigs, as Hydra does it: what is of the libraries, or a child of a class of ours, is not.
     """
     what = "The config" if new else "The stored config"
     if not inside(target, (*LIBRARIES, *own)):
@@ -77,7 +93,7 @@ def check(target: str, own: list[str], new: bool) -> None:
         found = get_object(target)
     except Exception as error:  # whatever the import raises: the target is not there
         if new:
-            return  # Hydra says it, with the key
+            return False  # Hydra says it, with the key
         raise UserError(f"{what} wants {target}, which is missing ({said(error)}); set PYTHONPATH.") from error
     method = isinstance(found, MethodType) and isinstance(found.__self__, type)
     code = found.__func__ if method else found
@@ -92,27 +108,30 @@ def check(target: str, own: list[str], new: bool) -> None:
             f"{what} must name a public class that a run is made of, of leyden, torch, torchvision, lightning or "
             f"torchmetrics, or what a package of yours defines; got {target}; write a function there that calls it."
         )
+    bases = found.__mro__ if isinstance(found, type) else ()
+    return not any(inside(str(base.__module__), ("leyden",)) for base in bases) and not inside(home, LIBRARIES)
 
 
 def defined(code: Any, home: str, name: str) -> bool:
     """Whether the object is what its own module calls by its name, so that it is not only imported or inherited."""
-    try:
-        again = reduce(getattr, name.split("."), sys.modules[home])
-    except (KeyError, AttributeError):
-        return False
+    again: Any = sys.modules.get(home)
+    for part in name.split("."):
+        again = getattr(again, part, None)
     return code is getattr(again, "__func__", again)
 
 
 def shipped(found: Any, home: str, target: str) -> bool:
     """Whether this is a part of a run out of the libraries that the template is made of."""
+    if target in FUNCTIONS:
+        return True
     if any(word.startswith("_") for word in target.split(".")) or inside(home, CLOSED):
         return False
     if isinstance(found, type):
         search = home.startswith("optuna.") and {"BasePruner", "BaseSampler"} & {base.__name__ for base in found.mro()}
         return issubclass(found, KINDS) or bool(search)
-    models = torchvision.models.list_models()
-    return any(found is torchvision.models.get_model_builder(model) for model in models)
+    return found in map(torchvision.models.get_model_builder, torchvision.models.list_models())
 
 
 def inside(name: str, packages: Collection[str]) -> bool:
+    """Whether a dotted name lies in one of the packages."""
     return any(f"{name}.".startswith(f"{package}.") for package in packages)

@@ -21,8 +21,8 @@ AT_ONCE = 2**14  # outputs of several batches that the metrics see at once
 class Supervised(LightningModule):
     """Learns y from x; a child names its metrics and says what it counts in training.
 
-    The loss of (outputs, y) is the mean over the batch, the metrics are of (preds, y), and `optimizer` and `scheduler`
-    are partials, as `configure_optimizers` takes them; conf/task/_supervised.yaml explains the other arguments.
+    The loss of (outputs, y) is the mean over the batch, the metrics are of (preds, y), `optimizer` and `scheduler` are
+    partials; conf/task/_supervised.yaml explains the other arguments.
     """
 
     counted: tuple[str, ...] = ()  # names of what `count` counts, besides the loss
@@ -80,8 +80,6 @@ class Supervised(LightningModule):
         """From the model's outputs to what they mean: B x outputs."""
         return nn.Identity()
 
-    # one step
-
     def step(self, batch: Any) -> tuple[Tensor, Tensor, Tensor]:
         """The loss (mean over the batch), the model's outputs and y."""
         x, y = batch
@@ -99,8 +97,8 @@ class Supervised(LightningModule):
     def penalised(self, loss: Tensor, samples: int) -> Tensor:
         """The mean loss of so many samples, with what is added to it in training.
 
-        The penalty is the squared norm of the gradient of a sample's loss in what the model saw of it, mean over the
-        batch (double backpropagation: Drucker and LeCun 1992, doi:10.1109/72.165600).
+        The penalty is the mean squared norm of the gradient of a sample's loss in what the model saw of it (double
+        backpropagation: Drucker and LeCun 1992, doi:10.1109/72.165600).
         """
         if self.gradient_penalty:
             (gradient,) = torch.autograd.grad(loss * samples, self.seen, create_graph=True)
@@ -144,8 +142,6 @@ class Supervised(LightningModule):
     def test_step(self, batch: Any, batch_idx: int) -> Tensor:
         return self.evaluate(batch, "test")
 
-    # the epoch's numbers: weighed by samples, over all ranks
-
     def totals(self, split: str) -> tuple[dict[str, Tensor], int]:
         """Means over the epoch of the loss and of what is counted, and the number of samples."""
         names = [f"{split}/{name}" for name in ("loss", *self.names[split])]
@@ -173,9 +169,8 @@ class Supervised(LightningModule):
     def on_test_epoch_end(self) -> None:
         self.conclude("test")
 
-    # several devices that share one model
-
     def configure_model(self) -> None:
+        """Divide the model among the devices that share it, where they do."""
         if self.device_mesh is not None and not isinstance(self.model, FSDPModule):
             for parameter in self.model.parameters():
                 parameter.data = parameter.data.contiguous()  # channels_last cannot be divided

@@ -125,3 +125,13 @@ def test_deterministic_sets_all_that_torch_needs(train, monkeypatch):
 def test_a_metric_that_is_not_logged_is_named(train, keys, said):
     with pytest.raises(UserError, match=said):
         train(*keys)
+
+
+def test_who_does_not_take_the_optimizer_of_the_config_is_told_what_does(train, monkeypatch):
+    def configure_optimizers(self):
+        return self.optimizer(self.parameters())
+
+    monkeypatch.setattr(Classification, "configure_optimizers", configure_optimizers)
+    said = refused(train)
+    assert "unexpected keyword argument 'scale_lr'" in said
+    assert "leyden.tasks.configure_optimizers(self, optimizer, scheduler) takes those of the config." in said

@@ -1,9 +1,16 @@
-import pytest
+import shutil
 
+import pytest
+import torch
+
+import leyden
 from conftest import SMALL
 from leyden import UserError
+from leyden.resume import checkpoints
+from leyden.run import configs, paths
 from leyden.run.run import Run
 
+FOREIGN = paths.PROJECT / "tests" / "foreign" / "conf"
 NORMALIZE = "{_target_:torchvision.transforms.v2.Normalize,mean:[0.5],std:[0.5]}"
 
 
@@ -132,3 +139,61 @@ def test_what_a_constructor_does_not_take_is_a_sentence(script, tmp_path, typed,
     ]
     status, _, wrong = script("train.py", "--config-dir", str(tmp_path / "conf"), *line, typed)
     assert status == 2 and len(wrong.splitlines()) == 1 and said in wrong, wrong
+
+
+TEACHERS = {"yaml": "task.teacher.run=latest", "constructor": "task.teacher=latest"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", TEACHERS)
+def test_a_teacher_is_a_run_that_was_found_and_does_not_learn(place, train, script, tmp_path):
+    (tmp_path / "train").mkdir()
+    logs, search = tmp_path / "train", f"hydra.searchpath=['file://{FOREIGN}']"
+    old, teacher = train(folder="train/old"), train("seed=1", "model.hidden=[9]", folder="train/teacher")
+    keys = [search, *SMALL, f"log_dir='{tmp_path}'", "task=distill", "trainer.max_epochs=1"]
+    status, _, wrong = script("train.py", *keys, TEACHERS[place], "name=student", "optimizer.scale_lr=true")
+    assert status == 0, wrong
+    shutil.rmtree(old)
+    run, content = Run(logs / "student"), checkpoints.read(logs / "student" / "checkpoints" / "last.ckpt")
+    stored = configs.stored(run.directory)
+    assert "latest" not in str(stored) and str(stored).count(str(teacher)) == 1
+    before = checkpoints.read(Run(teacher).checkpoint())["state_dict"]
+    kept = {k.removeprefix("teacher.module."): v for k, v in content["state_dict"].items() if k.startswith("teacher.")}
+    assert kept.keys() == before.keys() and all(torch.equal(kept[name], before[name]) for name in kept)
+    groups = content["optimizer_states"][0]["param_groups"]
+    assert sum(len(group["params"]) for group in groups) == len([k for k in content["state_dict"] if "student" in k])
+
+    common = ["trusted=[foreign]", f"log_dir='{tmp_path}'"]
+    for name, *more in (
+        ["eval.py", "run=student"],
+        ["predict.py", "run=student", "split=test"],
+        ["export.py", "run=student", f"output={tmp_path}/a.onnx"],
+        ["train.py", "rerun=student", "name=again"],
+        ["train.py", "resume=student", "trainer.max_epochs=2"],
+    ):
+        status, said, wrong = script(name, *more, *common)
+        assert status == 0, wrong
+        if name == "eval.py":
+            assert f"test/like {run.metrics['test']['test/like']:.4f}" in said
+    assert Run(logs / "again").metrics["weights_sha256"] == checkpoints.sha256(content["state_dict"])
+
+
+def test_a_job_of_a_sweep_has_no_teacher_of_its_sweep(tmp_path):
+    for number, place in enumerate(("train/old", "sweep/s/0")):
+        run = Run(tmp_path / place)
+        run.checkpoints.mkdir(parents=True)
+        run.last.touch()
+        run.update(started=f"2026-01-0{number + 1}T00:00:00+00:00")
+    assert paths.find("latest", tmp_path).directory == tmp_path / "sweep/s/0"
+    assert paths.find("latest", tmp_path, sweep=tmp_path / "sweep/s").directory == tmp_path / "train/old"
+
+
+def test_a_model_of_a_run_in_python(train, tmp_path):
+    run = train("trainer.max_epochs=1", "model.dropout=0.5")
+    frozen, free = leyden.load_model(run), leyden.load_model(run / "checkpoints" / "last.ckpt", frozen=False)
+    x = torch.rand(4, 1, 8, 8)
+    assert not frozen.train().training and torch.equal(frozen(x), free.eval()(x))
+    assert [parameter.requires_grad for parameter in frozen.parameters()] == [False] * len(list(free.parameters()))
+    assert all(parameter.requires_grad for parameter in free.parameters())
+    with pytest.raises(UserError, match="is no run directory"):
+        leyden.load_model(tmp_path / "none")

@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from omegaconf import OmegaConf
+from omegaconf import ListConfig, OmegaConf
 
 from leyden import UserError
 from leyden.run import build, configs, study, trust
@@ -26,7 +26,7 @@ HOSTILE = [
     "lightning.LightningDataModule.load_from_checkpoint",
     "lab.tasks.classification.Classification.load_from_checkpoint",
     "leyden.resume.checkpoints.plain", "leyden.resume.checkpoints.read", "leyden.ops.kernels.load",
-    "leyden.run.paths.find",
+    "leyden.run.paths.find", "leyden.run.build.load_model", "leyden.load_model.__call__", "leyden.UserError",
     "leyden.run.run.os.system", "leyden.run.run.Path", "leyden.run.build.instantiate", "leyden.run.build.make",
     "leyden.run.record.subprocess.run", "leyden.run.record.LiveRun", "leyden.run.trust.get_object",
     "hydra.utils.get_method", "hydra.utils.instantiate", "hydra.utils.call", "functools.partial",
@@ -142,14 +142,31 @@ def test_a_target_is_written_as_it_is(tree, resume):
 
 def test_what_a_node_points_to_is_checked_and_is_what_is_built():
     cfg = of_run("${other}", other={"_target_": "torch.nn.Linear", "in_features": "${facts.n}"}, facts={"n": 3})
-    assert trust.checked(cfg, cfg.model) == {"_target_": "torch.nn.Linear", "in_features": 3}
+    assert trust.checked(cfg, cfg.model) == {"_convert_": "all", "_target_": "torch.nn.Linear", "in_features": 3}
     node = {"_target_": "collections.OrderedDict", "x": "${facts.t}", "y": [{"z": "a ${facts.t}"}]}
     cfg = of_run(node, facts={"t": "\\${seed}"}, trusted=["collections"])
-    assert build.make(cfg, "model", cfg.model) == {"x": "${seed}", "y": [{"z": "a ${seed}"}]}
-    for own in ({"_convert_": "none"}, {"_recursive_": False}):
-        cfg.model = node | own
-        with pytest.raises(UserError, match="no text"):
-            build.make(cfg, "model", cfg.model)
+    for convert, kind in ({}, ListConfig), ({"_convert_": "none"}, ListConfig), ({"_convert_": "all"}, list):
+        cfg.model = node | convert
+        made = build.make(cfg, "model", cfg.model)
+        assert (made["x"], made["y"][0]["z"]) == ("${seed}", "a ${seed}") and type(made["y"]) is kind
+    cfg.model = node | {"_recursive_": False}
+    with pytest.raises(UserError, match="no text"):
+        build.make(cfg, "model", cfg.model)
+
+
+def test_who_is_handed_nodes_of_the_config():
+    """As Hydra hands them: own classes; those of the libraries, and children of classes of ours, get plain data."""
+    node = {"a": [1], "b": {"c": [2]}}
+    cfg = of_run({}, own=["lab", "foreign"])
+    for target, convert in (("lab.models.mlp.MLP", "none"), ("foreign.partials.LitModule", "none"),
+                            ("lab.data.fake.Fake", "all"), ("lab.tasks.classification.Classification", "all"),
+                            ("torch.nn.Linear", "all"), ("lab.schedules.step", "none")):  # fmt: skip
+        inner = {"_target_": target} | node
+        for given in (inner, {"_target_": "torch.nn.Sequential", "x": [inner]}):
+            found = trust.checked(cfg, given)
+            assert found.get("x", [found])[0] == {"_convert_": convert} | inner
+    unbuilt = {"_target_": "foreign.nodes.PLModule", "_recursive_": False, "net": {"_target_": "foreign.nodes.Net"}}
+    assert trust.checked(cfg, unbuilt) == {"_convert_": "none"} | unbuilt
 
 
 def sequences(root, *classes):

@@ -14,7 +14,7 @@ from leyden import UserError
 from leyden.run import configs
 from leyden.run.run import Run
 from leyden.tasks import configure_optimizers
-from leyden.tasks.optimizers import decayed
+from leyden.tasks.optimizers import Frozen, decayed
 from leyden.tasks.preprocess import Standardize
 
 
@@ -244,3 +244,15 @@ def test_any_task_takes_optimizer_and_schedule_of_the_config_in_one_line(tmp_pat
     assert [group["weight_decay"] for group in groups] == [0.1, 0.0] and groups[0]["fused"]
     assert [group["initial_lr"] for group in groups] == [1.0, 1.0]  # of two batches in each step
     assert [group["lr"] for group in groups] == [0.25, 0.25]  # after all four steps
+
+
+def test_a_frozen_part_stays_out_of_the_optimizer_and_there_may_be_no_schedule(configure):
+    from leyden.run import build
+
+    task = Plain(partial(torch.optim.SGD, lr=0.5, weight_decay=0.1), None)
+    task.teacher = Frozen(nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Dropout()))
+    task._trainer = build.trainer(configure(), [])
+    (made,) = task.configure_optimizers().values()
+    assert [parameter for group in made.param_groups for parameter in group["params"]] == [*task.layer.parameters()]
+    assert decayed(task) == [task.layer.weight]
+    assert task.train().training and not any(module.training for module in task.teacher.modules())

@@ -24,7 +24,8 @@ from leyden import Failed, UserError, require
 
 GRACE = 10  # seconds that the other ranks get to end by themselves after one has failed
 LAG = 600  # seconds that they may work on after one has finished: as long as a collective waits
-SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1") if hasattr(signal, name)]
+NAMES = ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2")
+SIGNALS = [getattr(signal, name) for name in NAMES if hasattr(signal, name)]
 
 
 class RankError(RuntimeError):
@@ -40,13 +41,17 @@ def count(trainer: DictConfig) -> int:
     known = re.fullmatch(r"auto|-1|None|[1-9]\d*|\[\d+(, ?\d+)*\]|\d+,|\d+(, ?\d+)+", devices)
     require(bool(known), "trainer.devices", "a number, auto or a list such as [0,1]", devices)
     number = int(devices) if devices.isdecimal() else len(re.findall(r"\b\d+", devices.replace("-1", "")))
-    if trainer.num_nodes > 1 and not outside():
-        command = f"torchrun --nnodes={trainer.num_nodes} --nproc-per-node={number or 'auto'}"
-        command += f" --rdzv-backend=c10d --rdzv-endpoint=<first machine>:29500 {' '.join(sys.orig_argv[1:])}"
-        raise UserError(f"trainer.num_nodes={trainer.num_nodes} needs a start on each machine: type `{command}` there.")
     # without a GPU ddp means two processes, so that the same command works anywhere
     several = 2 if re.search("ddp|parallel", str(trainer.strategy).lower()) else 1
-    return number or gpus(trainer.accelerator) or several
+    here, nodes = number or gpus(trainer.accelerator) or several, int(os.environ.get("SLURM_NNODES") or 1)
+    if (trainer.num_nodes > 1 or (nodes > 1 and here > 1)) and not outside():
+        typed = " ".join(sys.orig_argv[1:])
+        if nodes > 1:
+            raise UserError(f"This job of SLURM has {nodes} nodes; type `srun python {typed}`, which starts on each.")
+        command = f"torchrun --nnodes={trainer.num_nodes} --nproc-per-node={number or 'auto'}"
+        command += f" --rdzv-backend=c10d --rdzv-endpoint=<first machine>:29500 {typed}"
+        raise UserError(f"trainer.num_nodes={trainer.num_nodes} needs a start on each machine: type `{command}` there.")
+    return here
 
 
 def gpus(accelerator: str) -> int:
@@ -59,6 +64,12 @@ def gpus(accelerator: str) -> int:
     import torch
 
     return torch.cuda.device_count()
+
+
+def listen() -> None:
+    """Let the signals that stop a run end this process."""
+    for number in SIGNALS:
+        signal.signal(number, lambda number, frame: sys.exit(128 + number))
 
 
 def outside() -> bool:
@@ -169,7 +180,8 @@ def wait(ranks: list[Rank], received: list[int], lag: float) -> Rank | None:
         late = time.monotonic() > deadline
         if late and running and not culprit:
             raise RankError(f"rank {running[0].number} was still running {lag:g} s after another rank had finished")
-        for rank in running if late or len(received) > 1 else []:
+        insisted = len(received) > 1 and received[0] in SIGNALS[:2]  # after a warning the ranks leave anyway
+        for rank in running if late or insisted else []:
             rank.kill()
         time.sleep(0.05)
     return culprit

@@ -1,6 +1,7 @@
 """A sweep: its directory, what it was started with, the numbers of its jobs, and how one job is tried."""
 
 import math
+import os
 import re
 import shlex
 from collections.abc import Callable, Iterator
@@ -15,14 +16,15 @@ from leyden.files import lock, read_json, write_json
 from leyden.launch import cluster, ranks, stored
 from leyden.launch.line import Line, name_of
 from leyden.run import configs, paths
-from leyden.run.run import DONE, Busy, Run, Status, now
+from leyden.run.run import DONE, Busy, Run, Status, now, slurm_job
 
 POLICY = ("retry_failed", "max_failures", "stop_on_failure")  # what may be typed anew for a sweep that goes on
 ELSEWHERE = (*POLICY, "log_dir")  # what does not tell jobs from each other
+LOST = "SLURM says"  # how the reason of a job begins that did not end by itself
 MULTIRUN = ("-m", "--multirun")
 OF_HYDRA = (  # what may be taken from a sweep.json of Hydra's own, each with no dict and nothing that stands elsewhere
     r"hydra/(sweeper|launcher)=[\w-]+"
-    r"|hydra\.launcher\.(n_jobs|dry_run|partition|account|nodes|mem_gb|timeout_min|array_parallelism|\w+_per_\w+)=[\w.-]*"
+    r"|hydra\.launcher\.(n_jobs|dry_run|wait|partition|account|nodes|mem_gb|timeout_min|array_parallelism|\w+_per_\w+)=[\w.-]*"
     r"|hydra\.sweeper\.(sampler|pruner)\._target_=optuna\.(samplers|pruners)\.\w+"
     r"|hydra\.sweeper\.(?!params|.*_target_)[\w.]+=[^{]*"
 )
@@ -97,7 +99,8 @@ def note(directory: Path, fields: dict[str, Any]) -> dict[str, Any]:
     """Change fields of sweep.json; returns what it was."""
     with lock(directory / ".lock"):
         before = read_json(directory / "sweep.json")
-        write_json(directory / "sweep.json", {"id": directory.name, "started": now()} | before | fields)
+        job = {"command": os.environ.get("LEYDEN_COMMAND"), "slurm": slurm_job()}
+        write_json(directory / "sweep.json", {"id": directory.name, "started": now()} | before | job | fields)
         return before
 
 
@@ -128,7 +131,8 @@ def attempt(directory: Path, cfg: DictConfig, carry_out: Callable[[DictConfig, b
         with run.claim():
             record = run.record  # as it is now that nobody else has it
             status = record.get("status")
-            if status in DONE or (status == Status.FAILED and not cfg.get("retry_failed")):
+            lost = str(record.get("reason")).startswith(LOST)
+            if status in DONE or (status == Status.FAILED and not lost and not cfg.get("retry_failed")):
                 again = "" if status in DONE else "; retry_failed=true tries it again"
                 return leave(f"job {directory.name} is {status}{again}", run.objective)
             value = carry_out(going_on(cfg, run) if status else cfg, status == Status.RUNNING)

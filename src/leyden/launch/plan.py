@@ -47,9 +47,9 @@ def plan(argv: list[str], config: str) -> Start:
     asked = {name: value for name, value in line.take(*ASKED.get(config, ())).items() if value != "null"}
     if config == "train" and len(asked) > 1:
         raise UserError(f"{' and '.join(f'{name}=' for name in asked)} exclude each other; take one of them out.")
-    if config == "train" and line.multirun and not asked:
-        if before := cluster.requeued(logs / "sweep", lambda path: read_json(path / "sweep.json")):
-            asked["sweep"] = str(before)
+    again = cluster.requeued(logs / "sweep", lambda path: read_json(path / "sweep.json"))
+    if again and line.multirun and not asked:
+        asked["sweep"] = str(again)
     sweep = sweeps.go_on(line, asked["sweep"], logs) if "sweep" in asked else None
     found, run = composed(line, config, line.take("rerun") if sweep else asked, logs)
     forbid(line)
@@ -68,9 +68,8 @@ def plan(argv: list[str], config: str) -> Start:
     require(not name or bool(re.fullmatch(NAME, name)), "name", "letters, digits, . + - _ or @, and not latest", name)
     if name and (folder / config / name).exists():
         return go_on_with_name(line, Run(folder / config / name), found)
-    if config == "train" and not name:
-        if before := cluster.requeued(folder / "train", lambda path: Run(path).record):
-            return go_on_with_name(line, Run(before), found)
+    if not name and (before := cluster.requeued(folder / config, lambda path: Run(path).record)):
+        return go_on_with_name(line, Run(before), found)
     return Start("run", line, found, paths.create(folder / config, name), True)
 
 

@@ -121,31 +121,35 @@ with contextlib.suppress(ImportError):  # Hydra imports this at each start; hydr
                 lines = re.findall(
                     r"^sbatch: (?:error: )?(?:Batch job submission failed: )?(.*)", said.getvalue(), re.M
                 )
-                what = "; ".join(lines) or " ".join(str(error).split())
+                what = "; ".join(lines) or str(error).partition(". Valid")[0]
                 do = next(do for words, do in KEYS.items() if re.search(words, what, re.I))
                 raise UserError(f"SLURM does not take the jobs: {what}; {do}.") from error
 
         def watch(self, jobs: list[Any], folders: list[Path]) -> None:
             """Wait until all jobs have left a result, or have ended without one, which their runs then say."""
             waiting, known = dict(zip(jobs, folders, strict=True)), {}
+            said = {"None", "Resources", "Priority", "BeginTime", "JobArrayTaskLimit"}  # which end by themselves
             gone: list[Any] = []  # at the last look
             while waiting:
                 time.sleep(POLL)
-                line = ["squeue", "-rht", "all", "-o", "%i %A %T", "-j", jobs[0].job_id.partition("_")[0]]
+                line = ["squeue", "-rht", "all", "-o", "%i %A %r %T", "-j", jobs[0].job_id.partition("_")[0]]
                 asked = subprocess.run(line, capture_output=True, text=True)
                 now = {each.split()[0]: each.split()[1:] for each in asked.stdout.splitlines()}
                 known |= now
+                for reason in {reason for _, reason, state in now.values() if state == "PENDING"} - said:
+                    print(f"SLURM lets jobs wait: {reason}", flush=True)
+                    said.add(reason)
                 for job, folder in list(waiting.items()):
                     if job.paths.result_pickle.exists():
-                        outcome, said = pickle.loads(job.paths.result_pickle.read_bytes())
+                        outcome, result = pickle.loads(job.paths.result_pickle.read_bytes())
                         if outcome == "error":
-                            sweeps.fail(folder, said.strip().splitlines()[-1])
+                            sweeps.fail(folder, result.strip().splitlines()[-1])
                         del waiting[job]
                 if asked.returncode and "Invalid job id" not in asked.stderr:  # SLURM does not answer
                     continue
                 over = [job for job in waiting if now.get(job.job_id, ENDED)[-1] in ENDED]
                 for job in set(over) & set(gone):  # its result would be there by now
-                    number, state = known.get(job.job_id, ["", "UNKNOWN"])
+                    number, _, state = known.get(job.job_id, ["", "", "UNKNOWN"])
                     run = Run(waiting.pop(job))
                     mine = (run.record.get("slurm") or {}).get("job") == number
                     if not run.record or (mine and run.record["status"] == Status.RUNNING):

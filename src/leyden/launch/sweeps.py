@@ -164,6 +164,7 @@ def leave(sentence: str, value: Any) -> Any:
 def fail(directory: Path, what: str) -> None:
     """Note why a job failed, where the run itself could not."""
     run = Run(directory)
+    directory.mkdir(exist_ok=True)  # of a job that SLURM has not started
     print(f"job {directory.name} failed: {what.splitlines()[0]}", flush=True)
     if run.status != Status.FAILED:
         run.end(Status.FAILED, what)

@@ -130,35 +130,24 @@ def join(function: Callable[[DictConfig], Any]) -> Any:
     text = hearing(partial(SHARED[0].get, "config")).decode()
     if text.isdecimal():
         sys.exit(int(text))
-    cfg = OmegaConf.create(text)
-    assert isinstance(cfg, DictConfig)
+    cfg: Any = OmegaConf.create(text)
     OmegaConf.set_struct(cfg, True)  # as Hydra does
     return together(function, cfg)
 
 
 def together(function: Callable[[DictConfig], Any], cfg: DictConfig) -> Any:
-    """Run the function in one of several ranks.
-
-    Raises:
-        RankError: another rank failed first, or is gone.
-    """
-    if (
-        cfg.trainer.devices > 1 and ranks.gpus(cfg.trainer.accelerator) == 1
-    ):  # --gpus-per-task=1: each one's is number 0
+    """Run the function in one of several ranks; RankError where another one has failed, or is gone."""
+    world, ended = int(os.environ["WORLD_SIZE"]), threading.Event()
+    if cfg.trainer.devices > 1 and ranks.gpus(cfg.trainer.accelerator) == 1:  # each sees its own, as number 0
         os.environ.update(LOCAL_RANK="0", GROUP_RANK=os.environ["RANK"])
-        cfg.trainer.update(devices=1, num_nodes=int(os.environ["WORLD_SIZE"]))
-    ended = threading.Event()
-    SHARED[0].set(f"alive {rank()}", "0")
+        cfg.trainer.update(devices=1, num_nodes=world)
+    SHARED[0].set(f"alive {rank()}", "")
     threading.Thread(target=show_life, args=[ended], daemon=True).start()
     try:
         return function(cfg)
     except Exception as error:
-        try:
-            why = other_failure(error)
-        except RuntimeError:  # the store has gone with its rank
-            why = "rank 0 was lost"
-        if why:
-            raise ranks.RankError(f"{why}; its own output may say why") from None
+        if why := other_failure(error, world):
+            raise ranks.RankError(why) from None  # what the collectives say of it is in train.log
         raise
     finally:
         ended.set()
@@ -171,20 +160,21 @@ def show_life(ended: threading.Event) -> None:
             SHARED[0].set(f"alive {rank()}", str(time.time()))
 
 
-def other_failure(error: Exception) -> str:
-    """How another rank failed before this one, which its collectives end with; empty where this one is the first."""
-    shared, everyone = SHARED[0], [f"alive {number}" for number in range(int(os.environ["WORLD_SIZE"]))]
-    if shared.check(["failure"]):
-        return shared.get("failure").decode()
-    lost = []
-    if not isinstance(error, UserError):
-        before = shared.multi_get(everyone)
+def other_failure(error: Exception, world: int) -> str:
+    """How another rank failed, which ends the collectives of all; empty where this one is the first to fail."""
+    everyone = [f"alive {number}" for number in range(world)]
+    try:
+        if SHARED[0].check(["failure"]):
+            return SHARED[0].get("failure").decode()
+        before = SHARED[0].multi_get(everyone)
         time.sleep(SILENCE)
-        lost = [
-            str(n) for n, pair in enumerate(zip(before, shared.multi_get(everyone), strict=True)) if len({*pair}) == 1
-        ]
-    shared.set("failure", f"rank {', '.join(lost)} was lost" if lost else f"rank {rank()} failed: {said(error)}")
-    return shared.get("failure").decode() if lost else ""
+        pairs = enumerate(zip(before, SHARED[0].multi_get(everyone), strict=True))
+        lost = ", ".join(str(number) for number, (then, now) in pairs if then == now)
+        why = f"rank {lost} was lost; SLURM or its own output says why" if lost else ""
+        SHARED[0].set("failure", why or f"rank {rank()} failed: {said(error)}")
+        return why
+    except RuntimeError:  # the store has gone with its rank
+        return "rank 0 was lost; SLURM or its own output says why"
 
 
 def requeued(folder: Path, read: Callable[[Path], dict[str, Any]]) -> Path | None:

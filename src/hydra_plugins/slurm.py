@@ -65,7 +65,7 @@ with contextlib.suppress(ImportError):  # Hydra imports this at each start; hydr
             numbers = [self.numbers(cfg.trainer) for cfg in cfgs]
             for other in numbers:
                 require(other == numbers[0], "trainer", f"the same in all jobs of an array ({numbers[0]})", other)
-            self.params = {key: value for key, value in {**self.params, **numbers[0]}.items() if value is not None}
+            self.params |= numbers[0]
             done = [JobReturn(overrides=list(each), status=JobStatus.COMPLETED) for each in job_overrides]
             if self.dry_run:
                 print(self.script())
@@ -96,7 +96,7 @@ with contextlib.suppress(ImportError):  # Hydra imports this at each start; hydr
             columns = [list(map(list, overrides)), ["hydra.sweep.dir"] * count, numbers, map(str, numbers)]
             try:
                 executor = submitit.SlurmExecutor(self.folder)
-                executor.update_parameters(**self.params)
+                executor.update_parameters(**self.named())
                 with contextlib.redirect_stderr(said):
                     return executor.map_array(self, *columns, [Singleton.get_state()] * count)
             except (RuntimeError, ValueError) as error:  # of submitit
@@ -140,13 +140,17 @@ with contextlib.suppress(ImportError):  # Hydra imports this at each start; hydr
                         sweeps.fail(run.directory, f"{sweeps.LOST} {state} of its job {job.job_id}; {see}")
             return returned
 
+        def named(self) -> dict[str, Any]:
+            """The parameters as sbatch names them."""
+            from submitit.slurm import slurm
+
+            names = slurm.SlurmExecutor._equivalence_dict()
+            params = {str(names.get(key, key)): value for key, value in self.params.items() if value is not None}
+            return params | ({"mem": f"{params['mem']}GB"} if "mem" in params else {})
+
         def script(self) -> str:
             """What sbatch would be given."""
             from submitit.slurm import slurm
 
-            named = slurm.SlurmExecutor._equivalence_dict()
-            params = {str(named.get(key, key)): value for key, value in self.params.items()}
-            if "mem" in params:
-                params["mem"] = f"{params['mem']}GB"
             command = f"python -u -m submitit.core._submit {self.folder}"
-            return slurm._make_sbatch_string(command=command, folder=self.folder, **params)
+            return slurm._make_sbatch_string(command=command, folder=self.folder, **self.named())

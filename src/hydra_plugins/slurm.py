@@ -110,24 +110,19 @@ with contextlib.suppress(ImportError):  # Hydra imports this at each start; hydr
 
         def watch(self, waiting: dict[Any, Path]) -> dict[Any, JobReturn]:
             """Wait for the ends of jobs, job -> run directory, and let a run without an end say SLURM's reason."""
-            array, returned, known = next(iter(waiting)).job_id.partition("_")[0], {}, {}
-            said = {"None", "Resources", "Priority", "BeginTime", "JobArrayTaskLimit"}  # which end by themselves
-            over: set[Any] = set()
+            array, returned = next(iter(waiting)).job_id.partition("_")[0], {}
+            over: dict[Any, list[str]] = {}  # at the last look: SLURM's number and state
             while waiting:
                 time.sleep(POLL)
-                command = ["squeue", "-rht", "all", "-o", "%i %A %T %r", "-j", array]
+                command = ["squeue", "-rht", "all", "-o", "%i %A %T", "-j", array]
                 asked = subprocess.run(command, capture_output=True, text=True)
                 if asked.returncode and "Invalid job id" not in asked.stderr:  # which it says of what is long over
                     continue
-                lines = [line.split(maxsplit=3) for line in asked.stdout.splitlines()]
-                now = {number: words for number, *words in lines}
-                known |= now
-                for reason in {reason for _, state, reason in now.values() if state == "PENDING"} - said:
-                    print(f"SLURM lets jobs wait: {reason}", flush=True)
-                    said.add(reason)
-                before, over = over, {job for job in waiting if job.job_id not in now or OVER.match(now[job.job_id][1])}
-                for job in over & before:  # its result would be seen by now
-                    run, (number, state, _) = Run(waiting.pop(job)), known.get(job.job_id, ["", "UNKNOWN", ""])
+                now = {name: words for name, *words in map(str.split, asked.stdout.splitlines())}
+                states = {job: now.get(job.job_id, ["", "COMPLETED"]) for job in waiting}
+                before, over = over, {job: words for job, words in states.items() if OVER.match(words[1])}
+                for job in before.keys() & over.keys():  # its result would be seen by now
+                    run, (number, state) = Run(waiting.pop(job)), before[job]
                     mine = (run.record.get("slurm") or {}).get("job") == number
                     if job.paths.result_pickle.exists():
                         outcome, result = pickle.loads(job.paths.result_pickle.read_bytes())

@@ -13,8 +13,8 @@ from torch import Tensor
 from leyden import UserError
 
 log = logging.getLogger(__name__)
-NAMES = ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2")  # the last two: a cluster's warning that the time ends
-SIGNALS = [getattr(signal, name) for name in NAMES if hasattr(signal, name)]
+WARNINGS = ("SIGUSR1", "SIGUSR2")  # of a cluster, that the time ends
+SIGNALS = [number for number in signal.Signals if number.name in ("SIGTERM", "SIGINT", *WARNINGS)]
 LEAST = 2**-4  # of a loss scale, which begins at 2**16 and is halved where gradients are not finite
 
 
@@ -36,7 +36,7 @@ class Stop:
         self.handlers = {}
 
     def notice(self, number: int, frame: Any) -> None:
-        if self.number == number and number not in SIGNALS[:2]:  # SLURM warns each process, and so does the starter
+        if self.number == number and signal.Signals(number).name in WARNINGS:  # by SLURM, and by the ranks' starter
             return
         if self.number:
             raise SystemExit(128 + number)

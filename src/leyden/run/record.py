@@ -24,6 +24,7 @@ from omegaconf.errors import OmegaConfBaseException
 from leyden import UserError, said
 from leyden.data.datamodule import DataModule
 from leyden.ops import kernels
+from leyden.resume.stopping import WARNINGS
 from leyden.run import configs
 from leyden.run.paths import PROJECT, in_words
 from leyden.run.run import HEARTBEAT_S, Run, Status, now, slurm_requeue
@@ -112,7 +113,7 @@ def recording(cfg: DictConfig) -> Iterator[LiveRun]:
         if "resume" in cfg and is_first_rank():
             where = shlex.quote(str(in_words(run.directory)))
             then = f"go on with: python src/train.py resume={where}"
-            if name in ("SIGUSR1", "SIGUSR2") and slurm_requeue():
+            if name in WARNINGS and slurm_requeue():
                 then = "SLURM starts its job again, and it goes on by itself"
             log.warning("Stopped by %s; %s", name, then)
         raise

@@ -20,7 +20,7 @@ from leyden.run import paths
 from leyden.run.run import Run, Status
 
 POLL = 5  # seconds
-OVER = re.compile("BOOT_FAIL|CANCELLED|COMPLETED|DEADLINE|FAILED|NODE_FAIL|OUT_OF_MEMORY|PREEMPTED|TIMEOUT")
+OVER = re.compile("BOOT_FAIL|CANCELLED|COMPLETED|DEADLINE|FAILED|NODE_FAIL|OUT_OF_MEMORY|PREEMPTED|TIMEOUT|UNKNOWN")
 KEYS = {  # what sbatch says when it refuses, and what to change then
     "gres|generic resource": "type trainer=cpu (or trainer.accelerator=cpu) where there are no GPUs, or fewer devices",
     "account": "set hydra.launcher.account",
@@ -119,7 +119,7 @@ with contextlib.suppress(ImportError):  # Hydra imports this at each start; hydr
                 if asked.returncode and "Invalid job id" not in asked.stderr:  # which it says of what is long over
                     continue
                 now = {name: words for name, *words in map(str.split, asked.stdout.splitlines())}
-                states = {job: now.get(job.job_id, ["", "COMPLETED"]) for job in waiting}
+                states = {job: now.get(job.job_id, ["", "UNKNOWN"]) for job in waiting}
                 before, over = over, {job: words for job, words in states.items() if OVER.match(words[1])}
                 for job in before.keys() & over.keys():  # its result would be seen by now
                     run, (number, state) = Run(waiting.pop(job)), before[job]

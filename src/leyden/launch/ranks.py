@@ -177,10 +177,8 @@ def wait(ranks: list[Rank], received: list[int], lag: float) -> Rank | None:
         late = time.monotonic() > deadline
         if late and running and not culprit:
             raise RankError(f"rank {running[0].number} was still running {lag:g} s after another rank had finished")
-        insisted = len(received) > 1 and received[0] in (
-            signal.SIGTERM,
-            signal.SIGINT,
-        )  # after a warning the ranks leave anyway
+        # a second signal kills, but not SLURM's SIGTERM after its warning, for which all leave anyway
+        insisted = len(received) > 1 and received[0] in (signal.SIGTERM, signal.SIGINT)
         for rank in running if late or insisted else []:
             rank.kill()
         time.sleep(0.05)
@@ -233,6 +231,6 @@ def enter(function: Callable[[DictConfig], Any]) -> NoReturn:
     distributed = sys.modules.get("torch.distributed")
     if status:  # a process group in the middle of a collective may never end
         faulthandler.dump_traceback_later(5, exit=True)
-    elif distributed and distributed.is_initialized():
+    elif distributed and distributed.is_available() and distributed.is_initialized():
         distributed.destroy_process_group()
     sys.exit(status)

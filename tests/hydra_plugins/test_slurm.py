@@ -168,3 +168,21 @@ def test_a_rank_of_srun_that_is_lost_is_named(slurm, sbatch, tmp_path):
     until(lambda: "status 1" in out.read_text())
     assert run.status == "failed" and "rank 1 was lost" in run.record["reason"]
     assert json.loads((run.directory / "run.json").read_text())["slurm"]["restarts"] == 0
+
+
+def test_the_commands_of_the_readme(slurm, sbatch, command, tmp_path):
+    text = (paths.PROJECT / "README.md").read_text(encoding="utf-8")
+    options, srun, run = re.search(r"`sbatch (.*?) job.sh`.*`(srun) python src/train.py (.*?)`", text).groups()
+    options = [option for option in options.replace("node=4", "node=1").split() if "gpus" not in option]
+    _, out = sbatch(*options, keys=[*run.split(), *FAST], srun=srun)
+    until(lambda: out.exists() and "status" in out.read_text())
+    assert "status 0" in out.read_text() and runs(tmp_path)[0].record["world_size"] == 2
+    row = re.search(r"\| a sweep as SLURM jobs \| (.*)", text)[1]
+    swept, again = re.findall(r"`python src/train.py (.*?)`", row)
+    wait, dry = re.findall(r"`(hydra.launcher.\w+=\w+)`", row)
+    swept = [*swept.split(), "trainer=cpu", *FAST]
+    assert "#SBATCH --signal=USR2@120" in command(*swept, dry)[1]
+    status, shown, errors = command(*swept)
+    assert status == 0 and "3 jobs: 3 finished" in shown, errors
+    assert "3 jobs, from" in command(*swept, wait)[1]
+    assert command(again)[0] == 0

@@ -59,18 +59,23 @@ with contextlib.suppress(ImportError):  # Hydra imports this at each start; hydr
 
         def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
             """Raises UserError where the jobs ask for different numbers, or SLURM does not take them."""
+            from submitit.slurm import slurm
+
             assert self.hydra_context and self.config
             load = self.hydra_context.config_loader.load_sweep_config
             cfgs = [load(self.config, list(overrides)) for overrides in job_overrides]
             numbers = [self.numbers(cfg.trainer) for cfg in cfgs]
             for other in numbers:
                 require(other == numbers[0], "trainer", f"the same in all jobs of an array ({numbers[0]})", other)
-            self.params |= numbers[0]
+            names, wanted = slurm.SlurmExecutor._equivalence_dict(), self.params | numbers[0]
+            params = {str(names.get(key, key)): value for key, value in wanted.items() if value is not None}
+            params |= {"mem": f"{params['mem']}GB"} if "mem" in params else {}
             done = [JobReturn(overrides=list(each), status=JobStatus.COMPLETED) for each in job_overrides]
             if self.dry_run:
-                print(self.script())
+                command = f"python -u -m submitit.core._submit {self.folder}"
+                print(slurm._make_sbatch_string(command=command, folder=self.folder, **params))
                 return done
-            jobs, root = self.submit(job_overrides, initial_job_idx), Path(self.config.hydra.sweep.dir)
+            jobs, root = self.submit(params, job_overrides, initial_job_idx), Path(self.config.hydra.sweep.dir)
             print(f"SLURM has {len(jobs)} jobs, from {jobs[0].job_id} to {jobs[-1].job_id}", flush=True)
             if not self.wait:
                 where = shlex.quote(str(paths.in_words(root)))
@@ -87,16 +92,16 @@ with contextlib.suppress(ImportError):  # Hydra imports this at each start; hydr
             gpus = 0 if trainer.accelerator == "cpu" else devices
             return {"nodes": trainer.num_nodes, "tasks_per_node": devices, "gpus_per_node": gpus}
 
-        def submit(self, overrides: Sequence[Sequence[str]], first: int) -> list[Any]:
+        def submit(self, params: dict[str, Any], overrides: Sequence[Sequence[str]], first: int) -> list[Any]:
             """submitit's jobs; UserError, and no file of them, where sbatch refuses them."""
-            import submitit
+            from submitit.slurm import slurm
 
             count, said = len(overrides), io.StringIO()
             numbers = range(first, first + count)
-            columns = [list(map(list, overrides)), ["hydra.sweep.dir"] * count, numbers, map(str, numbers)]
+            columns: list[Any] = [list(map(list, overrides)), ["hydra.sweep.dir"] * count, numbers, map(str, numbers)]
             try:
-                executor = submitit.SlurmExecutor(self.folder)
-                executor.update_parameters(**self.named())
+                executor = slurm.SlurmExecutor(self.folder)
+                executor.update_parameters(**params)
                 with contextlib.redirect_stderr(said):
                     return executor.map_array(self, *columns, [Singleton.get_state()] * count)
             except (RuntimeError, ValueError) as error:  # of submitit
@@ -134,18 +139,3 @@ with contextlib.suppress(ImportError):  # Hydra imports this at each start; hydr
                         see = f"see {job.paths.stderr}"
                         sweeps.fail(run.directory, f"{sweeps.LOST} {state} of its job {job.job_id}; {see}")
             return returned
-
-        def named(self) -> dict[str, Any]:
-            """The parameters as sbatch names them."""
-            from submitit.slurm import slurm
-
-            names = slurm.SlurmExecutor._equivalence_dict()
-            params = {str(names.get(key, key)): value for key, value in self.params.items() if value is not None}
-            return params | ({"mem": f"{params['mem']}GB"} if "mem" in params else {})
-
-        def script(self) -> str:
-            """What sbatch would be given."""
-            from submitit.slurm import slurm
-
-            command = f"python -u -m submitit.core._submit {self.folder}"
-            return slurm._make_sbatch_string(command=command, folder=self.folder, **self.named())

@@ -21,7 +21,7 @@ check: test  ## run all other tests, the style checks and the type checks
 	@OMP_NUM_THREADS=1 $(RUN) -m pytest -n 2 --dist worksteal -m 'slow and not stress and not gpu'
 	@$(MAKE) lint
 
-stress: install  ## run the longest tests: 140 runs killed at random moments
+stress: install  ## run the longest tests: 140 runs killed at random moments, and a real SLURM where there is one
 	@$(RUN) -m pytest -m stress
 	@$(RUN) tests/stress_resume.py --kills 100
 	@$(RUN) tests/stress_resume.py --kills 20 --ddp

@@ -4,8 +4,10 @@ import os
 import re
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from multiprocessing.pool import ThreadPool
@@ -14,11 +16,13 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from leyden import UserError, require
+from leyden import UserError, require, said
 from leyden.files import lock
 from leyden.launch import ranks
+from leyden.run.run import Run, Status, slurm_job
 
 WAIT = timedelta(minutes=10)  # that the ranks wait for each other
+SILENCE = 5  # seconds without a sign of life, after which a rank is lost
 SHARED: list[Any] = []  # the store, which ends when rank 0 lets go of it
 HELD: list[Any] = []  # the lock of this process's GPU, until it ends
 
@@ -29,14 +33,16 @@ HELD: list[Any] = []  # the lock of this process's GPU, until it ends
 def translate() -> None:
     """Give a task of srun the variables that torchrun would have set, so that there is one kind of rank.
 
-    Lightning then leaves SLURM alone, its own way to requeue a job with it.
+    A batch script is no step: nobody has started its tasks.
     """
+    os.environ.pop("SLURM_NTASKS", None)  # then Lightning leaves SLURM alone, its own way to requeue a job with it
     slurm = {name[6:]: value for name, value in os.environ.items() if name.startswith("SLURM_")}
-    tasks = int(slurm.get("NTASKS") or 1)
-    if "PROCID" not in slurm or "RANK" in os.environ or tasks == 1 or ranks.entered():
+    tasks = int(slurm.get("STEP_NUM_TASKS") or 1)
+    if tasks == 1 or "RANK" in os.environ or ranks.entered():
         return
-    nodes = slurm.get("STEP_NODELIST") or slurm.get("NODELIST", "127.0.0.1")
-    each = tasks // int(slurm.get("NNODES") or slurm.get("JOB_NUM_NODES") or 1)
+    nodes, number = slurm["STEP_NODELIST"], int(slurm["STEP_NUM_NODES"])
+    each = tasks // number
+    require(each * number == tasks, "--ntasks", f"as many on each of the {number} nodes", tasks)
     words = {"RANK": slurm["PROCID"], "WORLD_SIZE": tasks, "LOCAL_RANK": slurm["LOCALID"], "LOCAL_WORLD_SIZE": each}
     words |= {"GROUP_RANK": slurm["NODEID"], "TORCHELASTIC_RUN_ID": slurm["JOB_ID"]}
     words["MASTER_ADDR"] = re.sub(r"\[(\d+).*", r"\1", nodes).split(",")[0]  # of a list such as node[01-04,7],gpu2
@@ -107,14 +113,83 @@ def hearing(wait: Callable[[], Any]) -> Any:
     return ThreadPool(1).apply_async(wait).get()
 
 
+def lead(function: Callable[[DictConfig], Any], cfg: DictConfig) -> Any:
+    """Run the function as rank 0, on a config that the other ranks get, too."""
+    fit(cfg.trainer)
+    share(OmegaConf.to_yaml(cfg))
+    try:
+        return together(function, cfg)
+    except ranks.RankError as error:
+        Run(cfg.run_dir).end(Status.FAILED, str(error))
+        raise
+
+
 def join(function: Callable[[DictConfig], Any]) -> Any:
     """Run the function on rank 0's config, as another rank; leave as rank 0 did where it has none."""
-    text = hearing(partial(store().get, "config")).decode()
+    SHARED.append(store())
+    text = hearing(partial(SHARED[0].get, "config")).decode()
     if text.isdecimal():
         sys.exit(int(text))
-    cfg = OmegaConf.create(text)
+    cfg: Any = OmegaConf.create(text)
     OmegaConf.set_struct(cfg, True)  # as Hydra does
-    return function(cfg)
+    return together(function, cfg)
+
+
+def together(function: Callable[[DictConfig], Any], cfg: DictConfig) -> Any:
+    """Run the function in one of several ranks; RankError where another one has failed, or is gone."""
+    world, ended = int(os.environ["WORLD_SIZE"]), threading.Event()
+    if cfg.trainer.devices > 1 and ranks.gpus(cfg.trainer.accelerator) == 1:  # each sees its own, as number 0
+        os.environ.update(LOCAL_RANK="0", GROUP_RANK=os.environ["RANK"])
+        cfg.trainer.update(devices=1, num_nodes=world)
+    SHARED[0].set(f"alive {rank()}", "")
+    threading.Thread(target=show_life, args=[ended], daemon=True).start()
+    try:
+        return function(cfg)
+    except Exception as error:
+        if why := other_failure(error, world):
+            raise ranks.RankError(why) from None  # what the collectives say of it is in train.log
+        raise
+    finally:
+        ended.set()
+
+
+def show_life(ended: threading.Event) -> None:
+    """Let the others see that this process lives."""
+    with suppress(RuntimeError):  # rank 0 is gone
+        while not ended.wait(1):
+            SHARED[0].set(f"alive {rank()}", str(time.time()))
+
+
+def other_failure(error: Exception, world: int) -> str:
+    """How another rank failed, which ends the collectives of all; empty where this one is the first to fail."""
+    everyone = [f"alive {number}" for number in range(world)]
+    try:
+        if SHARED[0].check(["failure"]):
+            return SHARED[0].get("failure").decode()
+        before = SHARED[0].multi_get(everyone)
+        time.sleep(SILENCE)
+        pairs = enumerate(zip(before, SHARED[0].multi_get(everyone), strict=True))
+        lost = ", ".join(str(number) for number, (then, now) in pairs if then == now)
+        why = f"rank {lost} was lost; SLURM or its own output says why" if lost else ""
+        SHARED[0].set("failure", why or f"rank {rank()} failed: {said(error)}")
+        return why
+    except RuntimeError:  # the store has gone with its rank
+        return "rank 0 was lost; SLURM or its own output says why"
+
+
+def requeued(folder: Path, read: Callable[[Path], dict[str, Any]]) -> Path | None:
+    """The directory in a folder that the same command made in this job of SLURM, before SLURM started the job again.
+
+    `read` gives what a directory says of its command and its job.
+    """
+    job = slurm_job()
+    for path in sorted(folder.glob("*/"), reverse=True) if job and job["restarts"] else []:
+        then = read(path)
+        same = then.get("command") == os.environ.get("LEYDEN_COMMAND")
+        if job and same and isinstance(then.get("slurm"), dict) and then["slurm"].get("job") == job["job"]:
+            print(f"SLURM has started job {job['job']} again (restart {job['restarts']})")
+            return path
+    return None
 
 
 # jobs of a sweep at a time on one machine

@@ -5,7 +5,6 @@ import os
 import secrets
 import shlex
 import shutil
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -44,8 +43,7 @@ def launch(function: Function, config: str) -> None:
         if ranks.entered():
             ranks.enter(function)
         os.environ["LEYDEN_COMMAND"] = shlex.join(["python", *sys.argv])  # as typed, for run.json
-        for number in ranks.SIGNALS:
-            signal.signal(number, lambda number, frame: sys.exit(128 + number))
+        ranks.listen()
         try:
             obey(function, config)
         except (OmegaConfBaseException, HydraException) as error:
@@ -136,6 +134,8 @@ def start_job(function: Function, script: str, cfg: DictConfig) -> Any:
     """A job of a sweep, if it is still to be done."""
     open_screens()  # of a launcher's process
     cluster.translate()
+    if os.environ.get("SUBMITIT_EXECUTOR") == "slurm":  # whose handlers would requeue before anything is saved
+        ranks.listen()
     if ranks.outside() and cluster.rank() > 0:
         return cluster.join(function)
     directory = Path(HydraConfig.get().runtime.output_dir)
@@ -151,9 +151,7 @@ def carry_out(function: Function, script: str, directory: Path, cfg: DictConfig,
     if cfg.seed is None:
         cfg.seed = secrets.randbelow(2**31)
     if ranks.outside():
-        cluster.fit(cfg.trainer)
-        cluster.share(OmegaConf.to_yaml(cfg))
-        return function(cfg)
+        return cluster.lead(function, cfg)
     cluster.take_gpu(cfg.trainer)
     processes = ranks.count(cfg.trainer)
     if processes == 1 and cfg.trainer.strategy == "ddp":

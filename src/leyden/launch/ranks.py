@@ -1,6 +1,5 @@
 """One process per device: the job process starts them from the composed config and waits; it never trains itself."""
 
-import contextlib
 import faulthandler
 import inspect
 import json
@@ -15,6 +14,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -24,7 +24,7 @@ from leyden import Failed, UserError, require
 
 GRACE = 10  # seconds that the other ranks get to end by themselves after one has failed
 LAG = 600  # seconds that they may work on after one has finished: as long as a collective waits
-SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1") if hasattr(signal, name)]
+SIGNALS = [number for number in signal.Signals if number.name in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2")]
 
 
 class RankError(RuntimeError):
@@ -40,13 +40,16 @@ def count(trainer: DictConfig) -> int:
     known = re.fullmatch(r"auto|-1|None|[1-9]\d*|\[\d+(, ?\d+)*\]|\d+,|\d+(, ?\d+)+", devices)
     require(bool(known), "trainer.devices", "a number, auto or a list such as [0,1]", devices)
     number = int(devices) if devices.isdecimal() else len(re.findall(r"\b\d+", devices.replace("-1", "")))
-    if trainer.num_nodes > 1 and not outside():
-        command = f"torchrun --nnodes={trainer.num_nodes} --nproc-per-node={number or 'auto'}"
-        command += f" --rdzv-backend=c10d --rdzv-endpoint=<first machine>:29500 {' '.join(sys.orig_argv[1:])}"
-        raise UserError(f"trainer.num_nodes={trainer.num_nodes} needs a start on each machine: type `{command}` there.")
     # without a GPU ddp means two processes, so that the same command works anywhere
     several = 2 if re.search("ddp|parallel", str(trainer.strategy).lower()) else 1
-    return number or gpus(trainer.accelerator) or several
+    here, of_slurm = number or gpus(trainer.accelerator) or several, int(os.environ.get("SLURM_NNODES") or 1)
+    nodes = max(trainer.num_nodes, of_slurm if here > 1 else 1)
+    if nodes > 1 and not outside():
+        start = f"torchrun --nnodes={nodes} --nproc-per-node={number or 'auto'} --rdzv-backend=c10d"
+        start = "srun python" if of_slurm > 1 else f"{start} --rdzv-endpoint=<first machine>:29500"
+        typed = " ".join([start, *sys.orig_argv[1:]])
+        raise UserError(f"A run on {nodes} nodes (trainer.num_nodes, SLURM) needs a start on each: type `{typed}`.")
+    return here
 
 
 def gpus(accelerator: str) -> int:
@@ -59,6 +62,12 @@ def gpus(accelerator: str) -> int:
     import torch
 
     return torch.cuda.device_count()
+
+
+def listen() -> None:
+    """Let the signals that stop a run end this process."""
+    for number in SIGNALS:
+        signal.signal(number, lambda number, frame: sys.exit(128 + number))
 
 
 def outside() -> bool:
@@ -77,12 +86,12 @@ class Rank(subprocess.Popen):
         self.log = private.parent / (f"rank{number}.log" if number else "train.log")
         env = env | {"RANK": str(number), "LOCAL_RANK": str(number), "LEYDEN_RANK_PIPE": str(lifeline)}
         pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "pass_fds": [lifeline], "start_new_session": True}
-        with self.log.open("wb") if number else contextlib.nullcontext() as out:
+        with self.log.open("wb") if number else nullcontext() as out:
             super().__init__([sys.executable, "-u", script], env=env, stdout=out, stderr=out, **pipes)
 
     def kill(self) -> None:
         """Kill it and the workers that it started."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # all gone
+        with suppress(ProcessLookupError, PermissionError):  # all gone
             os.killpg(self.pid, signal.SIGKILL)
 
     def left(self) -> dict[str, Any]:
@@ -121,8 +130,7 @@ def start(script: str, cfg: DictConfig, run_dir: Path, processes: int) -> Any:
     before = {number: signal.signal(number, lambda number, _: received.append(number)) for number in catch}
     try:
         with socket.socket() as reserved:
-            # Linux gives this port to nobody else; rank 0 may listen on it, as both reuse it and this one never listens
-            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # Linux gives its port to rank 0 alone
             reserved.bind(("", 0))
             port = reserved.getsockname()[1]
             if sys.platform != "linux":  # where a second socket may not have it
@@ -169,7 +177,9 @@ def wait(ranks: list[Rank], received: list[int], lag: float) -> Rank | None:
         late = time.monotonic() > deadline
         if late and running and not culprit:
             raise RankError(f"rank {running[0].number} was still running {lag:g} s after another rank had finished")
-        for rank in running if late or len(received) > 1 else []:
+        # a second signal kills, but not SLURM's SIGTERM after its warning, for which all leave anyway
+        insisted = len(received) > 1 and received[0] in (signal.SIGTERM, signal.SIGINT)
+        for rank in running if late or insisted else []:
             rank.kill()
         time.sleep(0.05)
     return culprit
@@ -207,13 +217,11 @@ def enter(function: Callable[[DictConfig], Any]) -> NoReturn:
         os.kill(0, signal.SIGKILL)  # 0: this rank's workers, too
 
     threading.Thread(target=watch, daemon=True).start()
-    cfg = OmegaConf.load(private / "config.yaml")
-    assert isinstance(cfg, DictConfig)
+    cfg: Any = OmegaConf.load(private / "config.yaml")
     OmegaConf.set_struct(cfg, True)  # as Hydra does
+    listen()
     try:
         left, status = {"value": function(cfg)}, 0
-    except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)
     except UserError as mistake:
         left, status = {"mistake": str(mistake), "status": mistake.status}, mistake.status
     except Exception:

@@ -1,6 +1,7 @@
 """A sweep: its directory, what it was started with, the numbers of its jobs, and how one job is tried."""
 
 import math
+import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,10 +15,11 @@ from leyden.files import lock, read_json, write_json
 from leyden.launch import cluster, ranks, stored
 from leyden.launch.line import Line, name_of
 from leyden.run import paths
-from leyden.run.run import DONE, Busy, Run, Status, now
+from leyden.run.run import DONE, Busy, Run, Status, now, slurm_job
 
 POLICY = ("retry_failed", "max_failures", "stop_on_failure")  # what may be typed anew for a sweep that goes on
 ELSEWHERE = re.compile(rf"({'|'.join(POLICY)}|log_dir)=|hydra\.")  # what does not tell jobs from each other
+LOST = "SLURM says"  # how the reason of a job begins that did not end by itself
 # what of a sweep.json, which may be another's, can make nothing run that is not in conf/
 KEYS = r"[+~]*(?!hydra\b|own\b|trusted\b|.*_target_|.*\.\.|[\w/-]+=.*\$)\w[\w./-]*(=.*)?"
 OF_HYDRA = (
@@ -76,7 +78,8 @@ def note(directory: Path, **fields: Any) -> dict[str, Any]:
     """Change fields of sweep.json; returns what it was."""
     with lock(directory / ".lock"):
         before = read_json(directory / "sweep.json")
-        write_json(directory / "sweep.json", {"id": directory.name, "started": now()} | before | fields)
+        job = {"command": os.environ.get("LEYDEN_COMMAND"), "slurm": slurm_job()}
+        write_json(directory / "sweep.json", {"id": directory.name, "started": now()} | before | job | fields)
         return before
 
 
@@ -93,9 +96,10 @@ def numbered(directory: Path, jobs: list[list[str]]) -> dict[int, list[str]]:
 
 
 def is_left(directory: Path, retry: bool) -> bool:
-    """Whether a job is still to be done: it is not at its end, or failed and is to be tried again."""
-    status = Run(directory).record.get("status")
-    return status not in DONE and (status != Status.FAILED or retry)
+    """Whether a job is still to be done: it is not at its end, was lost, or failed and is to be tried again."""
+    record = Run(directory).record
+    failed = record.get("status") == Status.FAILED and not str(record.get("reason")).startswith(LOST)
+    return record.get("status") not in DONE and (not failed or retry)
 
 
 # one job
@@ -143,6 +147,7 @@ def leave(sentence: str, value: Any) -> Any:
 def fail(directory: Path, what: str) -> None:
     """Note why a job failed, where the run itself could not."""
     run = Run(directory)
+    directory.mkdir(exist_ok=True)  # of a job that SLURM has not started
     print(f"job {directory.name} failed: {what.splitlines()[0]}", flush=True)
     if run.status != Status.FAILED:
         run.end(Status.FAILED, what)

@@ -13,7 +13,8 @@ from torch import Tensor
 from leyden import UserError
 
 log = logging.getLogger(__name__)
-SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1") if hasattr(signal, name)]
+WARNINGS = ("SIGUSR1", "SIGUSR2")  # of a cluster, that the time ends
+SIGNALS = [number for number in signal.Signals if number.name in ("SIGTERM", "SIGINT", *WARNINGS)]
 LEAST = 2**-4  # of a loss scale, which begins at 2**16 and is halved where gradients are not finite
 
 
@@ -35,6 +36,8 @@ class Stop:
         self.handlers = {}
 
     def notice(self, number: int, frame: Any) -> None:
+        if self.number == number and signal.Signals(number).name in WARNINGS:  # by SLURM, and by the ranks' starter
+            return
         if self.number:
             raise SystemExit(128 + number)
         self.number = number

@@ -36,6 +36,7 @@ NOISE = (
     ".*lr_scheduler.step.*before.*optimizer.step.*",  # fires falsely when a scaler skips its first step
     ".*isinstance.treespec, LeafSpec.*",
     ".*across ranks is zero.*",
+    ".*srun. command is available on your system.*",  # ranks.count says it where it is needed
     ".*requested to overfit but enabled .* shuffling.*",
     ".*You have overridden .*transfer_batch.*",
     ".*in eval mode at the start of training.*",  # what is frozen

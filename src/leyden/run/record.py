@@ -24,9 +24,10 @@ from omegaconf.errors import OmegaConfBaseException
 from leyden import UserError, said
 from leyden.data.datamodule import DataModule
 from leyden.ops import kernels
+from leyden.resume.stopping import WARNINGS
 from leyden.run import configs
 from leyden.run.paths import PROJECT, in_words
-from leyden.run.run import HEARTBEAT_S, Run, Status, now
+from leyden.run.run import HEARTBEAT_S, Run, Status, now, slurm_requeue
 
 PACKAGES = ("torch", "lightning", "torchvision", "torchmetrics", "hydra-core", "numpy")
 log = logging.getLogger(__name__)
@@ -105,7 +106,10 @@ def recording(cfg: DictConfig) -> Iterator[LiveRun]:
         run.end(Status.STOPPED, name)
         if "resume" in cfg and is_first_rank():
             where = shlex.quote(str(in_words(run.directory)))
-            log.warning("Stopped by %s; go on with: python src/train.py resume=%s", name, where)
+            then = f"go on with: python src/train.py resume={where}"
+            if name in WARNINGS and slurm_requeue():
+                then = "SLURM starts its job again, and it goes on by itself"
+            log.warning("Stopped by %s; %s", name, then)
         raise
     except BaseException as error:
         run.end(Status.FAILED, f"{type(error).__name__}: {error}")

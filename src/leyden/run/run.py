@@ -1,6 +1,7 @@
 """A run: its directory, its files, its status, and the process that holds it."""
 
 import os
+import signal
 import socket
 import subprocess
 import threading
@@ -148,6 +149,21 @@ def slurm_job() -> dict[str, Any] | None:
     """The job of SLURM that this process is in, and how often it was requeued."""
     job = os.environ.get("SLURM_JOB_ID")
     return {"job": job, "restarts": int(os.environ.get("SLURM_RESTART_COUNT") or 0)} if job else None
+
+
+def slurm_requeue() -> bool:
+    """Let SLURM start this process's job again, as its time is nearly over; False where it is not to."""
+    job = slurm_job()
+    if job is None or job["restarts"] >= int(os.environ.get("LEYDEN_REQUEUES", 1000)):
+        return False
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # which SLURM sends at once
+    try:
+        if subprocess.run(["scontrol", "requeue", job["job"]], capture_output=True, timeout=60).returncode == 0:
+            return True
+    except (OSError, subprocess.TimeoutExpired):  # no scontrol here, or no answer
+        pass
+    signal.signal(signal.SIGTERM, before)
+    return False
 
 
 def this_process() -> dict[str, Any]:

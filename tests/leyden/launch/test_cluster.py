@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 import two_nodes
 from leyden import UserError
-from leyden.launch import cluster
+from leyden.launch import cluster, ranks
 from leyden.run import paths
 from leyden.run.run import Run
 
@@ -43,39 +43,19 @@ def test_torchrun_makes_one_run(tmp_path):
     assert refused.returncode and "did you mean model?" in refused.stderr and not (tmp_path / "x").exists()
 
 
-def tasks(tmp_path: Path, arguments: list[str], **words: str) -> list[subprocess.CompletedProcess]:
-    """The tasks of srun: the variables that it sets, in two processes."""
-    started = []
-    for rank in "01":
-        env = os.environ | {"SLURM_PROCID": rank, "SLURM_LOCALID": rank, "SLURM_NTASKS": "2", "SLURM_NNODES": "1"}
-        env |= {"SLURM_NODEID": "0", "SLURM_JOB_ID": "815", "SLURM_NODELIST": "localhost"} | words
-        line = [sys.executable, TRAIN, *FAST, *arguments, f"log_dir='{tmp_path}'"]
-        started.append(subprocess.Popen(line, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
-    said = [process.communicate(timeout=300) for process in started]
-    return [subprocess.CompletedProcess([], p.returncode, *s) for p, s in zip(started, said, strict=True)]
-
-
-@pytest.mark.stress
-def test_srun_makes_one_run_and_goes_on_with_it_when_requeued(tmp_path):
-    for ran in tasks(tmp_path, ["trainer=ddp", "name=job"]):
-        assert ran.returncode == 0, ran.stderr
-    one_run(tmp_path)
-    run = tmp_path / "train" / "job"
-    assert records(tmp_path)[0]["slurm"] == {"job": "815", "restarts": 0}
-    Run(run).update(status="running", host="another")  # the node that went away
-    for ran in tasks(tmp_path, ["trainer=ddp", "name=job"], SLURM_RESTART_COUNT="1"):
-        assert ran.returncode == 0, ran.stderr
-    assert len(records(tmp_path)[0]["resumes"]) == 1
-    for ran in tasks(tmp_path, ["trainer=ddp", "name=job"]):  # complete
-        assert ran.returncode == 0, ran.stderr
-
-
-def test_a_job_of_slurm_speaks_the_words_of_torchrun(monkeypatch):
-    words = {"SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_NNODES": "2", "SLURM_LOCALID": "1", "SLURM_NODEID": "1",
+def test_a_step_of_slurm_speaks_the_words_of_torchrun(monkeypatch):
+    words = {"SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1", "SLURM_NODEID": "1",
              "SLURM_JOB_ID": "123456", "SLURM_NODELIST": "gpu[07-08],other"}  # fmt: skip
-    monkeypatch.setattr(os, "environ", words | {"SLURM_NTASKS": "1"})
-    cluster.translate()  # a job of one task
+    monkeypatch.setattr(os, "environ", words)
+    cluster.translate()  # a batch script, whose tasks nobody has started; Lightning must not think so either
+    assert "RANK" not in words and "SLURM_NTASKS" not in words
+    words |= {"SLURM_STEP_NUM_TASKS": "8", "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": "gpu[07-08]"}
+    monkeypatch.setattr(os, "environ", words | {"SLURM_STEP_NUM_TASKS": "1"})
+    cluster.translate()
     assert "RANK" not in os.environ
+    monkeypatch.setattr(os, "environ", words | {"SLURM_STEP_NUM_TASKS": "7"})
+    with pytest.raises(UserError, match="`--ntasks` must be as many on each of the 2 nodes; got `7`"):
+        cluster.translate()
     monkeypatch.setattr(os, "environ", words)
     cluster.translate()
     assert words["RANK"] == "5" and words["WORLD_SIZE"] == "8" and words["LOCAL_WORLD_SIZE"] == "4"
@@ -87,6 +67,77 @@ def test_a_job_of_slurm_speaks_the_words_of_torchrun(monkeypatch):
         cluster.fit(OmegaConf.create({"devices": 3, "num_nodes": 1, "strategy": "ddp"}))
     with pytest.raises(UserError, match="must be 2, as many"):
         cluster.fit(OmegaConf.create({"devices": 4, "num_nodes": 5, "strategy": "ddp"}))
+
+
+class Store(dict):
+    """What the ranks share, of one process."""
+
+    def set(self, name: str, value: str) -> None:
+        self[name] = value.encode()
+
+    def check(self, names: list[str]) -> bool:
+        return all(name in self for name in names)
+
+    def multi_get(self, names: list[str]) -> list[bytes]:
+        return [self[name] for name in names]
+
+
+@pytest.fixture
+def rank_5(monkeypatch):
+    """What rank 5 of 8, on the second of two machines, shares with the others."""
+    store = Store({f"alive {number}": b"" for number in range(8)})
+    monkeypatch.setattr(os, "environ", {"RANK": "5", "LOCAL_RANK": "1", "GROUP_RANK": "1", "WORLD_SIZE": "8"})
+    monkeypatch.setattr(cluster, "SHARED", [store])
+    return store
+
+
+@pytest.mark.parametrize(("seen", "local", "asked"), [(1, "0", (1, 8)), (4, "1", (4, 2))])
+def test_a_task_that_sees_one_gpu_has_number_0(rank_5, monkeypatch, seen, local, asked):
+    monkeypatch.setattr(ranks, "gpus", lambda accelerator: seen)
+    cfg = OmegaConf.create({"trainer": {"devices": 4, "num_nodes": 2, "accelerator": "gpu"}})
+    found = cluster.together(lambda cfg: (cfg.trainer.devices, cfg.trainer.num_nodes), cfg)
+    assert found == asked and os.environ["LOCAL_RANK"] == local and os.environ["RANK"] == "5"
+
+
+def test_the_first_rank_that_fails_is_named(rank_5, monkeypatch):
+    cfg = OmegaConf.create({"trainer": {"devices": 4, "accelerator": "cpu"}})
+
+    def live(seconds: float) -> None:
+        rank_5.update({f"alive {number}": b"later" for number in range(8) if number != dead})
+
+    def fail(cfg):
+        raise ValueError("a bad number")
+
+    monkeypatch.setattr(cluster.time, "sleep", live)
+    monkeypatch.setattr(cluster, "show_life", lambda ended: None)
+    dead = None
+    with pytest.raises(ValueError, match="a bad number"):  # its own fault
+        cluster.together(fail, cfg)
+    assert rank_5.pop("failure") == b"rank 5 failed: a bad number"
+    dead = 3
+    rank_5.update({f"alive {number}": b"" for number in range(8)})
+    with pytest.raises(ranks.RankError, match="rank 3 was lost"):
+        cluster.together(fail, cfg)
+    dead = 5
+    with pytest.raises(ranks.RankError, match="rank 3 was lost"):  # as the first has found
+        cluster.together(fail, cfg)
+
+
+def test_a_job_that_slurm_starts_again_finds_what_it_had_made(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("LEYDEN_COMMAND", "python src/train.py seed=1")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+
+    def find():
+        return cluster.requeued(tmp_path, lambda path: Run(path).record)
+
+    for name, job, seed in (("a", "7", 1), ("b", "7", 1), ("c", "7", 2), ("d", "8", 1)):
+        (tmp_path / name).mkdir()
+        Run(tmp_path / name).update(command=f"python src/train.py seed={seed}", slurm={"job": job, "restarts": 0})
+    assert find() is None  # its first start
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
+    assert find() == tmp_path / "b" and "job 7 again (restart 2)" in capsys.readouterr().out
+    monkeypatch.delenv("SLURM_JOB_ID")
+    assert find() is None
 
 
 @pytest.mark.slow
@@ -180,7 +231,7 @@ def test_two_nodes_make_one_run(tmp_path):
 
 WAITS = """
 import signal, sys
-from leyden.launch import cluster
+from leyden.launch import cluster, ranks
 signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
 rendezvous = cluster.hearing
 cluster.hearing = lambda wait: (print("waits", flush=True), rendezvous(wait))[1]

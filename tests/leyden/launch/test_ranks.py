@@ -167,6 +167,13 @@ def test_several_machines_need_a_rendezvous(folder, monkeypatch):
     assert ranks.outside() and ranks.count(trainer) == 2
 
 
+def test_several_nodes_of_slurm_need_srun(folder, monkeypatch):
+    monkeypatch.setenv("SLURM_NNODES", "2")
+    with pytest.raises(UserError, match=r"A run on 2 nodes .* type `srun python "):
+        ranks.count(OmegaConf.create(TRAINER))
+    assert ranks.count(OmegaConf.create({**TRAINER, "devices": 1})) == 1  # on the first of them
+
+
 def test_who_started_this_process(folder, monkeypatch):
     assert not ranks.outside() and not ranks.entered()
     monkeypatch.setenv("RANK", "0")

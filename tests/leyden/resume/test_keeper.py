@@ -99,7 +99,7 @@ def test_without_checkpointing_nothing_is_written(train):
     assert Run(run).metrics["test"]["checkpoint"] is None
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2])
 def test_a_signal_saves_at_the_next_step_and_leaves(train, configure, monkeypatch, number):
     from lab.tasks.classification import Classification
 

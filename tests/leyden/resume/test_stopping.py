@@ -1,4 +1,5 @@
 import math
+import signal
 from pathlib import Path
 
 import pytest
@@ -6,8 +7,17 @@ import pytest
 from lab.tasks.classification import Classification
 from leyden import UserError
 from leyden.resume import checkpoints
-from leyden.resume.stopping import Guard
+from leyden.resume.stopping import Guard, Stop
 from leyden.run.run import Run
+
+
+def test_a_warning_that_comes_twice_is_one_warning():
+    stop = Stop()
+    for _ in range(2):
+        stop.notice(signal.SIGUSR2, None)
+    assert stop.number == signal.SIGUSR2
+    with pytest.raises(SystemExit):
+        stop.notice(signal.SIGTERM, None)
 
 
 @pytest.fixture

@@ -1,4 +1,5 @@
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import pytest
 from leyden import UserError
 from leyden.files import read_json, write_json
 from leyden.run import loggers, paths
-from leyden.run.run import Run, Status, alive, now, process_start_time, status_of
+from leyden.run.run import Run, Status, alive, now, process_start_time, slurm_requeue, status_of
 
 
 def test_launches_of_one_moment_get_directories_of_their_own(tmp_path):
@@ -135,6 +136,29 @@ def test_who_is_alive(tmp_path, monkeypatch):
     for restarts, lives in (("", True), ("1", False), ("2", False)):  # a job that was requeued: its first start is over
         monkeypatch.setenv("SLURM_RESTART_COUNT", restarts)
         assert alive(far) is lives
+
+
+@pytest.mark.parametrize(("words", "obeys", "asked"), [
+    ({}, True, False),
+    ({"SLURM_JOB_ID": "7"}, True, True),
+    ({"SLURM_JOB_ID": "7"}, False, True),
+    ({"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "3", "LEYDEN_REQUEUES": "3"}, True, False),
+])  # fmt: skip
+def test_slurm_is_asked_to_start_a_job_again(tmp_path, monkeypatch, words, obeys, asked):
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\nexit {int(not obeys)}\n')
+    scontrol.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for name, word in words.items():
+        monkeypatch.setenv(name, word)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        assert slurm_requeue() is (asked and obeys)
+        assert signal.getsignal(signal.SIGTERM) == (signal.SIG_IGN if asked and obeys else before)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert (tmp_path / "asked").exists() is asked
+    assert not asked or (tmp_path / "asked").read_text() == "requeue 7\n"
 
 
 def test_the_status_of_a_hostile_record_is_known(tmp_path):

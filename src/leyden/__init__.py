@@ -1,5 +1,22 @@
 """Leyden: a research template on PyTorch Lightning and Hydra."""
 
+from collections.abc import Iterable
+from importlib import import_module
+from typing import Any
+
+# what `leyden.<name>` gives -> where it is; it is imported when it is asked for
+LAZY = {"load": "deploy.predictor", "load_model": "run.build", "results": "report.results", "curves": "report.results"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in LAZY:
+        raise AttributeError(f"module 'leyden' has no attribute '{name}'")
+    return getattr(import_module(f"leyden.{LAZY[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *LAZY]
+
 
 class UserError(Exception):
     """A user's mistake, said in one sentence: what is wrong, where, and what to type instead."""
@@ -28,3 +45,10 @@ def require(good: bool, key: str, must: str, value: object) -> None:
     """Raises UserError, in its standard form, where the value of a key is not good."""
     if not good:
         raise UserError(f"`{key}` must be {must}; got `{value}`.")
+
+
+def listed(names: Iterable[object], separator: str = ", ") -> str:
+    """The first ten names, and how many there are besides."""
+    names = [str(name) for name in names]
+    more = f" and {len(names) - 10:,} more" if len(names) > 10 else ""
+    return separator.join(names[:10]) + more

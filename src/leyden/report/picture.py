@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from leyden import UserError
-from leyden.report.results import setting
-from leyden.report.tables import Table, curve, mean_and_std
+from leyden.report.results import curve, setting
+from leyden.report.tables import Table, mean_and_std
 
 ACROSS, BEST = 4, 6  # panels side by side; rows of which curves are drawn
 LOOK: dict[str, Any] = {"font.size": 9, "axes.grid": True, "grid.alpha": 0.3, "text.parse_math": False}

@@ -4,9 +4,9 @@ import socket
 import pytest
 
 from leyden import UserError
-from leyden.report.results import curves, results, where
+from leyden.report.results import curves, where
 from leyden.run.run import process_start_time
-from synthetic import write
+from synthetic import runs_in, write
 
 
 def names(runs):
@@ -16,14 +16,14 @@ def names(runs):
 def test_a_sweep_a_run_and_a_folder_of_sweeps_are_read_each_once(tmp_path):
     for name in ("s/10", "s/2", "t/0"):
         write(tmp_path / name)
-    assert names(results(tmp_path / "s")) == ["2", "10"]
-    assert names(results(tmp_path, tmp_path / "s", tmp_path / "s" / "2")) == ["2", "10", "0"]
-    assert names(results(tmp_path / "t" / "0")) == ["0"]
+    assert names(runs_in(tmp_path / "s")) == ["2", "10"]
+    assert names(runs_in(tmp_path, tmp_path / "s", tmp_path / "s" / "2")) == ["2", "10", "0"]
+    assert names(runs_in(tmp_path / "t" / "0")) == ["0"]
 
 
 def test_a_row_has_the_config_and_the_metrics(tmp_path):
     write(tmp_path / "0", 0.9, {"seed": 7}, curve=[0.5, 0.9, 0.7])
-    row = results(tmp_path).iloc[0]
+    row = runs_in(tmp_path).iloc[0]
     assert row["data.seed"] == "${seed}" and row["seed"] == 7 and row["model.hidden"] == [8, 8]
     assert row["val/acc"] == 0.9 and row["test/acc"] == pytest.approx(0.89) and row["train/loss"] == 0.1
     assert row.status == "finished" and row.objective == "val/acc" and row.best_epoch == 2
@@ -34,7 +34,7 @@ def test_a_running_run_that_is_dead_was_killed(tmp_path):
     mine = {"host": socket.gethostname(), "pid": os.getpid(), "pid_born": process_start_time(os.getpid())}
     write(tmp_path / "0", status="running", **mine)
     write(tmp_path / "1", status="running", **mine | {"pid_born": "1"})
-    assert results(tmp_path).status.tolist() == ["running", "killed"]
+    assert runs_in(tmp_path).status.tolist() == ["running", "killed"]
 
 
 def test_links_are_followed_and_a_link_to_a_folder_above_ends(tmp_path):
@@ -43,7 +43,7 @@ def test_links_are_followed_and_a_link_to_a_folder_above_ends(tmp_path):
     (tmp_path / "logs" / "train").symlink_to(tmp_path / "disk" / "a")
     (run.parent / "loop").symlink_to(tmp_path / "logs")
     (run.parent / "best").symlink_to(run)
-    assert results(tmp_path / "logs").path.tolist() == [run]
+    assert runs_in(tmp_path / "logs").path.tolist() == [run]
 
 
 def test_whatever_lies_there_is_survived_and_named(tmp_path):
@@ -59,7 +59,7 @@ def test_whatever_lies_there_is_survived_and_named(tmp_path):
     (tmp_path / "notes").mkdir()
     (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
     (tmp_path / "file.txt").write_text("hello")
-    found = results(tmp_path)
+    found = runs_in(tmp_path)
     assert names(found) == [str(n) for n in range(10)]
     assert found.damaged.tolist() == ["", "", "metrics.json", "run.json", "config.yaml", "run.json",
                                            "metrics.json", "config.yaml", "metrics.json", "config.yaml"]  # fmt: skip
@@ -68,7 +68,7 @@ def test_whatever_lies_there_is_survived_and_named(tmp_path):
 def test_a_run_that_failed_before_it_was_built_has_the_config_of_hydra(tmp_path):
     run = write(tmp_path / "0", value=None, status="failed")
     (run / "config.yaml").rename(run / ".hydra" / "config.yaml")
-    row = results(run).iloc[0]
+    row = runs_in(run).iloc[0]
     assert row["optimizer.lr"] == 0.001 and not row.damaged
 
 
@@ -76,14 +76,14 @@ def test_evaluations_and_benchmarks_are_no_runs(tmp_path):
     write(tmp_path / "train" / "0")
     write(tmp_path / "eval" / "0", keys={"run": "x.ckpt", "split": "test"})
     write(tmp_path / "benchmark" / "0", keys={"rounds": 3})
-    assert [path.parent.name for path in results(tmp_path).path] == ["train"]
+    assert [path.parent.name for path in runs_in(tmp_path).path] == ["train"]
 
 
 def test_where_compares_as_one_types(tmp_path):
     keys = {"optimizer.lr": 1e-3, "model.hidden": [8, 8], "data._target_": "leyden.data.image_folder.ImageFolder"}
     write(tmp_path / "0", keys=keys)
     write(tmp_path / "1", status="failed", keys={"optimizer.lr": 0.01, "model.hidden": [4]})
-    found = results(tmp_path)
+    found = runs_in(tmp_path)
     for condition in ("optimizer.lr=1e-3", "optimizer.lr=.001", "model.hidden=[8, 8]", "model.hidden=[8,8]",
                       "status=finished", "data=image_folder"):  # fmt: skip
         assert names(where(found, condition)) == ["0"], condition
@@ -99,4 +99,4 @@ def test_where_compares_as_one_types(tmp_path):
 def test_no_run_is_a_mistake(tmp_path):
     for place in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(UserError, match=r"no run|no folder"):
-            results(place)
+            runs_in(place)

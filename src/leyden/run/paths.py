@@ -63,16 +63,13 @@ def find(asked: str, logs: Path, unfinished: bool = False) -> Run:
 
 def latest(logs: Path, unfinished: bool) -> Run:
     """The run that began last, as an instant, wherever its clock stood."""
-    runs = [Run(path) for path in (*logs.glob("train/*/"), *logs.glob("sweep/*/*/"))]
-    if unfinished:
-        closed = (Status.RUNNING, Status.FINISHED, Status.UNKNOWN)
-        found = [run for run in runs if run.config_file.is_file() and run.status not in closed]
-    else:
-        found = [run for run in runs if run.begun]
-    if not found:
-        kind = "unfinished run" if unfinished else "run with a checkpoint"
-        raise UserError(f"There is no {kind} in {logs}; python src/train.py makes one.")
-    return max(found, key=lambda run: run.started)
+    runs = map(Run, (*logs.glob("train/*/"), *logs.glob("sweep/*/*/")))
+    closed = (Status.RUNNING, Status.FINISHED, Status.UNKNOWN)
+    for run in sorted(runs, key=lambda run: run.started, reverse=True):
+        if (run.status not in closed and run.config_file.is_file()) if unfinished else run.begun:
+            return run
+    kind = "unfinished run" if unfinished else "run with a checkpoint"
+    raise UserError(f"There is no {kind} in {logs}; python src/train.py makes one.")
 
 
 def weights(source: str, logs: Path) -> Path:

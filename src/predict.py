@@ -33,8 +33,6 @@ def predict(cfg: DictConfig) -> int:
             model, source = prepare(cfg)
             cfg.trainer.enable_progress_bar &= path is not None
             outputs = build.trainer(cfg, []).predict(model, source)
-            if not outputs:
-                raise UserError("There is nothing to predict in what was asked for.")
             rows = output.save(outputs, path, beside, cfg.overwrite)
         if path:
             log.info("%s row%s in %s", f"{len(rows):,}", "s" * (len(rows) != 1), path)
@@ -57,19 +55,17 @@ def prepare(cfg: DictConfig) -> tuple[Any, Any]:
 
     from leyden.data.datamodule import DataModule, cores
     from leyden.deploy import graph, inputs, predictor
-    from leyden.resume import checkpoints
     from leyden.run import build
     from leyden.tasks.supervised import Supervised
 
-    task: Any = build.task(cfg)
-    checkpoints.load(task, Path(cfg.run))
+    task: Any = build.trained(cfg)
     own = is_overridden("predict_step", task)
     if not (cfg.split if own else isinstance(task, Supervised)):
         needs = "a predict_step(batch, batch_idx) that returns a dict, and its own data: split=test in place of input"
         raise UserError(f"{type(task).__name__} needs {needs}.")
     data: Any = build.data(cfg, cfg.split) if cfg.split else None
     if own:
-        return task, predictor.to_predict(data, cfg.split)
+        return task, predictor.to_predict(task, data, cfg.split)
     if data and (not isinstance(data, DataModule) or cfg.split == "predict"):
         raise UserError("`split` must be one of train, val, test of a datamodule of leyden; or type input=<path>.")
 

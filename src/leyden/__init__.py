@@ -4,14 +4,18 @@ from collections.abc import Iterable
 from importlib import import_module
 from typing import Any
 
-# what `leyden.<name>` gives -> where it is; it is imported when it is asked for
-LAZY = {"load": "deploy.predictor", "load_model": "run.build", "results": "report.results", "curves": "report.results"}
+LAZY = {  # public functions, and the modules that load torch or pandas for them
+    "load": "leyden.deploy.predictor",
+    "load_model": "leyden.run.build",
+    "results": "leyden.report.results",
+    "curves": "leyden.report.results",
+}
 
 
 def __getattr__(name: str) -> Any:
     if name not in LAZY:
-        raise AttributeError(f"module 'leyden' has no attribute '{name}'")
-    return getattr(import_module(f"leyden.{LAZY[name]}"), name)
+        raise AttributeError(f"leyden has no {name}")
+    return getattr(import_module(LAZY[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -94,14 +94,20 @@ def arrays(name: str, file: Path, metadata: Metadata) -> Iterator[Sample]:
     except Exception as error:  # damaged heads and archives have errors of many kinds
         raise UserError(f"{file} cannot be read as a batch ({said(error)}).") from error
     single = metadata.kind == "sequence" and x.ndim == 2
-    x, dims = x[None] if single else x, next(iter(metadata.inputs.values()))
-    fits = x.ndim == len(dims) and all(isinstance(d, str) or d == size for d, size in zip(dims, x.shape, strict=True))
-    if not fits or not (x.dtype == metadata.dtype if metadata.kind == "image" else x.dtype.kind in "buif"):
-        takes, got = (" x ".join(map(str, sizes)) for sizes in (dims, x.shape))
-        raise UserError(f"{file} must hold {metadata.dtype} of {takes}, as the model takes it; got {x.dtype} of {got}.")
+    x = x[None] if single else x
+    check_fits(file, x, metadata, x.dtype == metadata.dtype if metadata.kind == "image" else x.dtype.kind in "buif")
     for index, values in enumerate(x):
         where = name if single else f"{name}[{index}]"
         yield Sample(where, partial(read_entry, where, values, metadata))
+
+
+def check_fits(what: object, x: Any, metadata: Metadata, typed: bool) -> None:
+    """Raises UserError where an array or tensor is not of the shape, or not `typed` as the model takes it."""
+    dims = next(iter(metadata.inputs.values()))
+    fits = x.ndim == len(dims) and all(isinstance(d, str) or d == size for d, size in zip(dims, x.shape, strict=True))
+    if not (fits and typed):
+        takes, got = (" x ".join(map(str, sizes)) for sizes in (dims, x.shape))
+        raise UserError(f"{what} must hold {metadata.dtype} of {takes}, as the model takes it; got {x.dtype} of {got}.")
 
 
 def read_entry(where: str, values: np.ndarray, metadata: Metadata) -> Tensor:

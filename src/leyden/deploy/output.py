@@ -11,7 +11,9 @@ import torch
 from pandas import DataFrame
 from torch import Tensor
 
-from leyden import UserError, files
+from leyden import UserError, files, listed, said
+
+IDX = "dataloader_idx"  # as in the names of metrics
 
 
 @contextmanager
@@ -39,13 +41,28 @@ def writing(path: Path, overwrite: bool = False) -> Iterator[Path]:
 
 
 def table(outputs: list[Any]) -> tuple[DataFrame, dict[str, np.ndarray]]:
-    """What predict_steps returned: the rows, from `name` to `error`, and arrays of several values for each sample."""
-    parts = [{str(k): as_array(v) for k, v in part.items()} if isinstance(part, Mapping) else {} for part in outputs]
-    for part in parts:
-        sizes = {array.shape[:1] for array in part.values()}
-        if len(sizes) != 1 or () in sizes or part.keys() != parts[0].keys():
+    """What predict_steps returned: the rows, from `name` to `error`, and arrays of several values for each sample.
+
+    Of several loaders `outputs` has a list each, and the rows say in `dataloader_idx` which it was.
+
+    Raises:
+        UserError: it is not of this form.
+    """
+    groups = outputs if outputs and isinstance(outputs[0], list) else [outputs]
+    if not any(map(len, groups)):
+        raise UserError("There is nothing to predict in what was asked for.")
+    parts: list[dict[str, np.ndarray]] = []
+    for number, part in [(number, part) for number, group in enumerate(groups) for part in group]:
+        arrays = {str(k): as_array(v) for k, v in part.items()} if isinstance(part, Mapping) else {}
+        sizes = {array.shape[:1] for array in arrays.values()}
+        if len(sizes) != 1 or () in sizes or (parts and parts[0].keys() - {IDX} != arrays.keys()):
             raise UserError("`predict_step` must return a dict of tensors or lists with an entry for each sample.")
-    whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        index = {IDX: np.full(*sizes, number)} if len(groups) > 1 else {}
+        parts.append(index | arrays)
+    try:
+        whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    except ValueError as error:
+        raise UserError(f"`predict_step` must return arrays of one shape in all batches ({said(error)}).") from error
     count = len(next(iter(whole.values())))
     columns: dict[str, Any] = {"name": list(map(str, range(count)))}
     for name, array in whole.items():
@@ -61,7 +78,7 @@ def save(outputs: list[Any], path: Path | None, beside: Path | None, overwrite: 
     """Write what predict_steps returned to the path beside the file, or to the screen, and arrays to a .npz file."""
     rows, arrays = table(outputs)
     if path is None and arrays:
-        raise UserError(f"{', '.join(arrays)} of `predict_step` are arrays, which need a file; type output=<file>.csv.")
+        raise UserError(f"{listed(arrays)} of `predict_step` are arrays, which need a file; type output=<file>.csv.")
     if path and path.suffix.lower() == ".jsonl":
         rows.to_json(beside, orient="records", lines=True, force_ascii=False, double_precision=15)
     else:

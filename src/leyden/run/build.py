@@ -125,7 +125,7 @@ def check_same(cfg: DictConfig, datamodule: DataModule, before: dict[str, Any], 
     if cfg.exact:
         raise UserError(f"{changed}; bring the data back, or type exact=false to go on all the same.")
     log.warning("%s; going on, as exact=false says.", changed)
-    if cfg.get("run") and record.is_first_rank():
+    if cfg.get("run") and cfg.run_dir and record.is_first_rank():
         Run(cfg.run_dir).update(exact=False, not_exact=changed)
 
 
@@ -248,3 +248,10 @@ def evaluate(
     samples, details = getattr(task, "samples", None), getattr(task, "details", None)
     apart = details if split != "val" and isinstance(details, dict) else {}  # what is known of each class
     return metrics | apart | {"samples": samples if isinstance(samples, int) else None}
+
+
+def trained(cfg: DictConfig) -> LightningModule:
+    """The task of a run, with the weights of the checkpoint that `cfg.run` is; UserError where they do not fit."""
+    made = task(cfg)
+    checkpoints.load(made, Path(cfg.run))
+    return made

@@ -53,7 +53,7 @@ def prepare(cfg: DictConfig) -> tuple[Any, Any]:
     from lightning.pytorch.utilities.model_helpers import is_overridden
     from torch.utils.data import DataLoader
 
-    from leyden.data.datamodule import DataModule, cores
+    from leyden.data.datamodule import DataModule
     from leyden.deploy import graph, inputs, predictor
     from leyden.run import build
     from leyden.tasks.supervised import Supervised
@@ -63,22 +63,23 @@ def prepare(cfg: DictConfig) -> tuple[Any, Any]:
     if not (cfg.split if own else isinstance(task, Supervised)):
         needs = "a predict_step(batch, batch_idx) that returns a dict, and its own data: split=test in place of input"
         raise UserError(f"{type(task).__name__} needs {needs}.")
+    if cfg.batch_size is not None:
+        cfg.data.batch_size = cfg.batch_size
+    if cfg.num_workers is not None:
+        cfg.data.num_workers = cfg.num_workers
     data: Any = build.data(cfg, cfg.split) if cfg.split else None
     if own:
         return task, predictor.to_predict(task, data, cfg.split)
-    if data and (not isinstance(data, DataModule) or cfg.split == "predict"):
-        raise UserError("`split` must be one of train, val, test of a datamodule of leyden; or type input=<path>.")
-
     metadata = graph.metadata_of(cfg, task.meaning)
-    samples: Any = list(inputs.of_split(cfg.split, data) if data else inputs.of_path(str(cfg.input), metadata))
-    nodes = [] if data else cfg.data.get("eval_transforms") or []
-    transforms = [build.make(cfg, "data.eval_transforms", node) for node in nodes]
-    workers = cfg.data.get("num_workers") if cfg.num_workers is None else cfg.num_workers
-    if not isinstance(workers, int):  # for few pictures a process costs more than it saves
-        workers = min(cores(), len(samples) // 100) if cfg.input and metadata.kind == "image" else 0
-    size, collate = cfg.batch_size or cfg.data.get("batch_size") or 64, partial(predictor.collate, transforms)
-    loader: DataLoader = DataLoader(samples, batch_size=size, num_workers=workers, collate_fn=collate)
-    return predictor.Predictor(graph.Graph(task), metadata, cfg.top_k, cfg.all_probs), loader
+    model = predictor.Predictor(graph.Graph(task), metadata, cfg.top_k, cfg.all_probs)
+    if data:
+        if not isinstance(data, DataModule) or cfg.split == "predict":
+            raise UserError("`split` must be one of train, val, test of a datamodule of leyden; or type input=<path>.")
+        return model, predictor.of_split(cfg.split, data)
+    samples: Any = list(inputs.of_path(str(cfg.input), metadata))
+    transforms = [build.make(cfg, "data.eval_transforms", node) for node in cfg.data.get("eval_transforms") or []]
+    size, workers, collate = cfg.data.get("batch_size", 64), cfg.num_workers or 0, partial(inputs.collate, transforms)
+    return model, DataLoader(samples, batch_size=size, num_workers=workers, collate_fn=collate)
 
 
 if __name__ == "__main__":

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from leyden import UserError, said
+from leyden import UserError, listed, said
 from leyden.data import decode, folders, table
-from leyden.data.image_folder import ImageFolder
+from leyden.data.samples import transformed
 from leyden.deploy.graph import Metadata
 
 BATCHES = (".npy", ".npz")
@@ -25,20 +26,26 @@ class Sample(NamedTuple):
 
     name: str
     read: Callable[[], Tensor]
-    target: Tensor | None = None  # where it is known
 
 
-def of_split(split: str, data: Any) -> Iterator[Sample]:
-    """The samples of a split of a run's own datamodule, with their targets."""
-    samples = data.splits[split]
-    for index in range(len(samples)):
-        name = data.name(split, index) if isinstance(data, ImageFolder) else f"{split}[{index}]"
-        yield Sample(name, partial(read_from_split, samples, index), samples.y[index])
-
-
-def read_from_split(samples: Any, index: int) -> Tensor:
-    x, _, _ = samples.__getitems__([index])
-    return x[0][0] if isinstance(x, tuple) else x[0]
+def collate(transforms: list[Callable[[Tensor], Tensor]], samples: list[Sample]) -> dict[str, Any]:
+    """Read a batch for a Predictor; of sequences `x` is values, padded with zeros, and lengths."""
+    good, errors = list[Tensor](), list[str | None]()
+    for sample in samples:
+        try:
+            one = transformed(sample.read(), transforms)
+            if good and one.dim() == 3 and one.shape != good[0].shape:
+                raise UserError(f"{sample.name} is {list(one.shape)} after the run's transforms, others are not.")
+            good.append(one)
+            errors.append(None)
+        except UserError as error:
+            errors.append(str(error))
+    x: Any = None
+    if good and good[0].dim() == 2:
+        x = pad_sequence(good, batch_first=True), torch.tensor([len(values) for values in good])
+    elif good:
+        x = (torch.stack(good),)
+    return {"names": [sample.name for sample in samples], "x": x, "y": None, "errors": errors}
 
 
 def of_path(path: str, metadata: Metadata) -> Iterator[Sample]:
@@ -130,11 +137,11 @@ def rows(name: str, file: Path, metadata: Metadata) -> Iterator[Sample]:
         UserError: the file cannot be read, or does not have the columns that the run was trained on.
     """
     cells, places, _ = table.load(file, metadata.separator, metadata.missing)
-    columns = metadata.columns or [{"name": column} for column in cells]
+    columns, count = metadata.columns or [{"name": column} for column in cells], metadata.inputs["row"][1]
     if missing := [column["name"] for column in columns if column["name"] not in cells]:
-        raise UserError(f"{file} must have the columns of the run: {', '.join(missing)}; got {', '.join(cells)}.")
-    if len(columns) != metadata.inputs["row"][1] or (not metadata.columns and all(map(table.is_number, cells))):
-        raise UserError(f"{file} must have a header and {metadata.inputs['row'][1]} columns; got {', '.join(cells)}.")
+        raise UserError(f"{file} must have the columns of the run: {listed(missing)}; got {listed(cells)}.")
+    if len(columns) != count or (not metadata.columns and all(map(table.is_number, cells))):
+        raise UserError(f"{file} must have a header and {count} columns; got {listed(cells)}.")
     texts = zip(*(cells[column["name"]] for column in columns), strict=True)
     for place, row in zip(places, texts, strict=True):
         yield Sample(f"{name}:{place}", partial(read_row, f"Line {place} of {file}", row, columns))

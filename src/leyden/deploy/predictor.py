@@ -1,8 +1,8 @@
-"""A prediction under a Trainer: batches of samples in, columns of names and values out."""
+"""A prediction: batches of samples in, columns of names and values out; under a Trainer, or by hand in Python."""
 
 import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,40 +10,67 @@ import torch
 from lightning import LightningDataModule, LightningModule
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import DictConfig, OmegaConf
+from pandas import DataFrame
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pad_sequence
 
 from leyden import UserError, require
 from leyden.data import decode
 from leyden.data.datamodule import DataModule
-from leyden.data.samples import transformed
+from leyden.data.image_folder import ImageFolder
 from leyden.deploy import graph, inputs, output
 from leyden.deploy.graph import Metadata
-from leyden.deploy.inputs import Sample
 from leyden.run import build, configs, paths
 from leyden.tasks.supervised import Supervised
 
 
-def collate(transforms: list[Callable[[Tensor], Tensor]], samples: list[Sample]) -> dict[str, Any]:
-    """Read a batch: `x` is what the model takes of the samples that could be read, `errors` has a sentence or None."""
-    good, errors = list[Tensor](), list[str | None]()
-    for sample in samples:
-        try:
-            one = transformed(sample.read(), transforms)
-            if good and one.dim() == 3 and one.shape != good[0].shape:
-                raise UserError(f"{sample.name} is {list(one.shape)} after the run's transforms, others are not.")
-            good.append(one)
-            errors.append(None)
-        except UserError as error:
-            errors.append(str(error))
-    x: Any = (torch.stack(good),) if good and good[0].dim() != 2 else None
-    if good and x is None:  # sequences, padded with zeros, and their lengths
-        x = pad_sequence(good, batch_first=True), torch.tensor([len(values) for values in good])
-    return {"names": [s.name for s in samples], "targets": [s.target for s in samples], "errors": errors, "x": x}
+class Predictor(LightningModule):
+    """Columns for the samples of a batch; what could not be read has an error in place of values."""
+
+    def __init__(self, model: nn.Module, metadata: Metadata, top_k: int, all_probs: bool):
+        super().__init__()
+        self.graph, self.metadata, self.top_k, self.all_probs = model, metadata, top_k, all_probs
+
+    def predict_step(self, batch: dict[str, Any], batch_idx: int = 0) -> dict[str, Any]:
+        """`x` of a batch is what the model takes of those samples that have None in `errors`."""
+        errors, y, classes = batch["errors"], batch["y"], self.metadata.classes
+        width = next(iter(self.metadata.outputs.values()))[1]
+        readable = torch.zeros(0, width) if batch["x"] is None else self.graph(*batch["x"]).cpu()
+        outputs = readable.new_full((len(errors), width), math.nan)
+        outputs[torch.tensor([error is None for error in errors])] = readable
+        columns: dict[str, Any] = {"name": batch["names"]}
+        if not classes:
+            known = {} if y is None else numbered("target", y)
+            return columns | numbered("prediction", outputs) | known | {"error": errors}
+        values, order = outputs.sort(dim=1, descending=True, stable=True)
+        for place in range(min(self.top_k, len(classes))):
+            end, best = f"_{place + 1}" if place else "", order[:, place].tolist()
+            columns[f"prediction{end}"] = [None if e else classes[k] for k, e in zip(best, errors, strict=True)]
+            columns[f"probability{end}"] = values[:, place]
+        columns |= {f"prob_{name}": outputs[:, n] for n, name in enumerate(classes) if self.all_probs}
+        if y is not None:
+            columns["target"] = [classes[label] for label in y.tolist()]
+        return columns | {"error": errors}
+
+
+def numbered(name: str, values: Tensor) -> dict[str, Tensor]:
+    """B or B x 1 as one column, B x K as several."""
+    columns = values.reshape(len(values), -1).T
+    return {name if len(columns) == 1 else f"{name}_{n}": column for n, column in enumerate(columns, 1)}
+
+
+# the data of a run
+
+
+def of_split(split: str, data: DataModule) -> Iterator[dict[str, Any]]:
+    """The batches of a split, for a Predictor."""
+    for x, y, keys in data.loader(split):
+        pictures = isinstance(data, ImageFolder)
+        names = [data.name(split, key) if pictures else f"{split}[{key}]" for key in keys.tolist()]
+        yield {"names": names, "x": x if isinstance(x, tuple) else (x,), "y": y, "errors": [None] * len(y)}
 
 
 def to_predict(task: LightningModule, datamodule: LightningDataModule, split: str) -> LightningDataModule:
-    """The datamodule, so changed that a split is what it predicts.
+    """The datamodule, so changed that a split is what a task of the user's own predicts.
 
     Raises:
         UserError: it has no loader for it, or one that may be shuffled.
@@ -68,40 +95,6 @@ def to_predict(task: LightningModule, datamodule: LightningDataModule, split: st
     return changed
 
 
-class Predictor(LightningModule):
-    """Columns for the samples of `collate`; what could not be read has an error in place of values."""
-
-    def __init__(self, graph: Callable[..., Tensor], metadata: Metadata, top_k: int, all_probs: bool):
-        super().__init__()
-        self.graph, self.metadata, self.top_k, self.all_probs = graph, metadata, top_k, all_probs
-
-    def predict_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, Any]:
-        errors, targets, classes = batch["errors"], batch["targets"], self.metadata.classes
-        width = next(iter(self.metadata.outputs.values()))[1]
-        readable = torch.zeros(0, width) if batch["x"] is None else self.graph(*batch["x"]).cpu()
-        outputs = readable.new_full((len(errors), width), math.nan)
-        outputs[torch.tensor([error is None for error in errors])] = readable
-        columns: dict[str, Any] = {"name": batch["names"]}
-        if not classes:
-            known = {} if None in targets else numbered("target", torch.stack(targets))
-            return columns | numbered("prediction", outputs) | known | {"error": errors}
-        values, order = outputs.sort(dim=1, descending=True, stable=True)
-        for place in range(min(self.top_k, len(classes))):
-            end, best = f"_{place + 1}" if place else "", order[:, place].tolist()
-            columns[f"prediction{end}"] = [None if e else classes[k] for k, e in zip(best, errors, strict=True)]
-            columns[f"probability{end}"] = values[:, place]
-        columns |= {f"prob_{name}": outputs[:, n] for n, name in enumerate(classes) if self.all_probs}
-        if None not in targets:
-            columns["target"] = [classes[y] for y in targets]
-        return columns | {"error": errors}
-
-
-def numbered(name: str, values: Tensor) -> dict[str, Tensor]:
-    """B or B x 1 as one column, B x K as several."""
-    columns = values.reshape(len(values), -1).T
-    return {name if len(columns) == 1 else f"{name}_{n}": column for n, column in enumerate(columns, 1)}
-
-
 # in Python
 
 
@@ -114,11 +107,11 @@ class Loaded(NamedTuple):
     task: LightningModule
 
     @torch.no_grad()
-    def __call__(self, x: Any, top_k: int = 1, all_probs: bool = False) -> Any:
+    def __call__(self, x: Any, top_k: int = 1, all_probs: bool = False) -> DataFrame | Any:
         """The rows of predict.py for a batch as the loader yields it, for its x alone, or for one sample.
 
-        x: B x the shape of a sample, as arrays or tensors; of sequences a pair of values, B x T x F, and lengths, B,
-        or one of T x F. A task of your own gets the batch, and gives what its `predict_step` returns.
+        x: B x the shape of a sample, as array or tensor; of sequences a pair of values, B x T x F, and lengths, B, or
+        one of T x F. A task of your own gets the loader's batch, and gives what its `predict_step` returns.
 
         Raises:
             UserError: x is not of the model's shape, or the task has no predict_step.
@@ -129,20 +122,21 @@ class Loaded(NamedTuple):
             return task.predict_step(self.datamodule.on_after_batch_transfer(batch, 0), 0)
         require(isinstance(task, Supervised), "task", "one with a predict_step(batch, batch_idx)", type(task).__name__)
         metadata = graph.metadata_of(self.config, task.meaning)
-        parts, targets = raw_parts(x, metadata)
-        batch = {"names": [*map(str, range(len(parts[0])))], "targets": targets, "errors": [None] * len(parts[0])}
-        batch["x"] = tuple(part.to(task.device) for part in parts)
-        columns = Predictor(graph.Graph(task), metadata, top_k, all_probs).predict_step(batch, 0)
+        parts, y = raw_parts(x, metadata)
+        names, errors = [str(place) for place in range(len(parts[0]))], [None] * len(parts[0])
+        batch = {"names": names, "errors": errors, "y": y, "x": [part.to(task.device) for part in parts]}
+        columns = Predictor(graph.Graph(task), metadata, top_k, all_probs).predict_step(batch)
         return output.table([columns])[0]
 
 
-def raw_parts(x: Any, metadata: Metadata) -> tuple[list[Tensor], list[Any]]:
-    """What the model takes of a batch of the loader, of its x or of one sample; and the targets, or None for each."""
-    sequence, y = metadata.kind == "sequence", None
+def raw_parts(x: Any, metadata: Metadata) -> tuple[list[Tensor], Tensor | None]:
+    """What the model takes of a batch of the loader, of its x or of one sample; and y, where it is there."""
+    y, sequence = None, metadata.kind == "sequence"
     if isinstance(x, tuple | list) and hasattr(x[0], "shape") != sequence:
-        x, y = x[:2]
-    values, *lengths = [torch.as_tensor(part) for part in (x if isinstance(x, tuple) else [x])]
-    values = values[None] if values.dim() == len(next(iter(metadata.inputs.values()))) - 1 else values
+        x, y = x[0], torch.as_tensor(x[1])
+    values, *lengths = [torch.as_tensor(part) for part in (x if isinstance(x, tuple | list) and sequence else [x])]
+    if values.dim() == len(next(iter(metadata.inputs.values()))) - 1:  # one sample
+        values, y = values[None], None if y is None else y[None]
     if metadata.kind != "image":
         values = values.float()
     elif values.dtype == torch.uint8:
@@ -150,8 +144,7 @@ def raw_parts(x: Any, metadata: Metadata) -> tuple[list[Tensor], list[Any]]:
     inputs.check_fits("x", values, metadata, values.is_floating_point() or values.dtype == torch.uint8)
     if sequence and not lengths:
         lengths = [torch.full((len(values),), values.shape[1])]
-    targets = [None] * len(values) if y is None else list(torch.as_tensor(y).reshape(len(values), -1))
-    return [values, *lengths], targets
+    return [values, *lengths], y
 
 
 def load(run: Path | str, exact: bool = True, trusted: Sequence[str] = ()) -> Loaded:

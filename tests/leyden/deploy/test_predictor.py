@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from leyden import UserError
-from leyden.deploy import output, predictor
+from leyden.deploy import inputs, output, predictor
 from leyden.deploy.graph import Metadata
 from leyden.deploy.inputs import Sample
 
@@ -24,7 +24,7 @@ def read(number):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_each_input_once_and_in_order(workers):
     samples = [Sample(str(number), partial(read, number)) for number in range(23)]
-    loader = DataLoader(samples, 4, num_workers=workers, collate_fn=partial(predictor.collate, []))
+    loader = DataLoader(samples, 4, num_workers=workers, collate_fn=partial(inputs.collate, []))
     batches = list(loader)
     assert [name for batch in batches for name in batch["names"]] == [str(number) for number in range(23)]
     for batch in batches:
@@ -36,13 +36,13 @@ def test_each_input_once_and_in_order(workers):
 
 def test_sequences_are_padded():
     samples = [Sample("a", partial(torch.ones, 3, 2)), Sample("b", partial(torch.ones, 5, 2))]
-    values, lengths = predictor.collate([], samples)["x"]
+    values, lengths = inputs.collate([], samples)["x"]
     assert values.shape == (2, 5, 2) and lengths.tolist() == [3, 5] and values.sum() == 16
 
 
 def predicted(names, errors, outputs, metadata, top_k=1, all_probs=False, targets=None):
     """The rows of samples for which a model gives these outputs."""
-    batch = {"names": names, "errors": errors, "targets": [None] * len(names) if targets is None else list(targets)}
+    batch = {"names": names, "errors": errors, "y": targets}
     batch["x"] = None if outputs is None else (torch.tensor(outputs),)
     columns = predictor.Predictor(lambda x: x, metadata, top_k, all_probs).predict_step(batch, 0)
     found, _ = output.table([columns])

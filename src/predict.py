@@ -53,7 +53,7 @@ def prepare(cfg: DictConfig) -> tuple[Any, Any]:
     from lightning.pytorch.utilities.model_helpers import is_overridden
     from torch.utils.data import DataLoader
 
-    from leyden.data.datamodule import DataModule
+    from leyden.data.datamodule import DataModule, cores
     from leyden.deploy import graph, inputs, predictor
     from leyden.run import build
     from leyden.tasks.supervised import Supervised
@@ -76,9 +76,12 @@ def prepare(cfg: DictConfig) -> tuple[Any, Any]:
         if not isinstance(data, DataModule) or cfg.split == "predict":
             raise UserError("`split` must be one of train, val, test of a datamodule of leyden; or type input=<path>.")
         return model, predictor.of_split(cfg.split, data)
-    samples: Any = list(inputs.of_path(str(cfg.input), metadata))
+    samples: Any = inputs.of_path(str(cfg.input), metadata)
     transforms = [build.make(cfg, "data.eval_transforms", node) for node in cfg.data.get("eval_transforms") or []]
-    size, workers, collate = cfg.data.get("batch_size", 64), cfg.num_workers or 0, partial(inputs.collate, transforms)
+    workers = cfg.data.get("num_workers")
+    if not isinstance(workers, int):  # for few pictures a process costs more than it saves
+        workers = min(cores(), len(samples) // 100) if metadata.kind == "image" else 0
+    size, collate = cfg.data.get("batch_size") or 64, partial(inputs.collate, metadata, transforms)
     return model, DataLoader(samples, batch_size=size, num_workers=workers, collate_fn=collate)
 
 

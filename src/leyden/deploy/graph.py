@@ -41,25 +41,25 @@ class Metadata:
     commit: str | None = None  # that trained the run
     versions: dict[str, str] = field(default_factory=dict)  # that wrote the file
 
+    @property
+    def dims(self) -> Dims:
+        """Of the first input."""
+        return next(iter(self.inputs.values()))
+
 
 def metadata_of(cfg: DictConfig, meaning: str) -> Metadata:
-    """The metadata of a task that learns y from x, of the config of its run.
-
-    Raises:
-        UserError: the facts do not say what a sample is.
-    """
+    """The metadata of a task that learns y from x; UserError where the facts do not say what a sample is."""
     tree: Any = OmegaConf.to_container(cfg, resolve=True)
     facts, data = tree["facts"] or {}, tree["data"]
     kind, shape, columns, size = facts.get("kind"), facts.get("shape", ()), facts.get("columns"), data.get("size")
+    any_size = size or data.get("eval_transforms")
     inputs: dict[str, dict[str, Dims]] = {
-        "image": {"image": ["batch", *shape]},
+        "image": {"image": ["batch", *shape[:1], *(["height", "width"] if any_size else shape[1:])]},
         "sequence": {"values": ["batch", "time", *shape[1:]], "lengths": ["batch"]},
         "table": {"row": ["batch", len(columns)] if columns else ["batch", *shape]},
     }
     if kind not in inputs or not shape or "outputs" not in facts:
         raise UserError(f"`facts.kind` must be one of {', '.join(inputs)}, with a shape and outputs; got `{kind}`.")
-    if size or data.get("eval_transforms"):
-        inputs["image"]["image"][2:] = ["height", "width"]
     return Metadata(
         kind,
         inputs[kind],
@@ -100,7 +100,7 @@ class OwnGraph(nn.Module):
         self.model, self.keys = task, keys
 
     def named_outputs(self, *inputs: Tensor) -> dict[str, Tensor]:
-        """The outputs by their names. Raises UserError where they are no tensors."""
+        """The outputs by their names; UserError where they are no tensors."""
         outputs = self.model(dict(zip(self.keys, inputs, strict=True))) if self.keys else self.model(*inputs)
         if not isinstance(outputs, dict):
             several = outputs if isinstance(outputs, list | tuple) else [outputs]

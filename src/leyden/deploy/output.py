@@ -13,8 +13,6 @@ from torch import Tensor
 
 from leyden import UserError, files, listed, said
 
-IDX = "dataloader_idx"  # as in the names of metrics
-
 
 @contextmanager
 def writing(path: Path, overwrite: bool = False) -> Iterator[Path]:
@@ -41,28 +39,24 @@ def writing(path: Path, overwrite: bool = False) -> Iterator[Path]:
 
 
 def table(outputs: list[Any]) -> tuple[DataFrame, dict[str, np.ndarray]]:
-    """What predict_steps returned: the rows, from `name` to `error`, and arrays of several values for each sample.
-
-    Of several loaders `outputs` has a list each, and the rows say in `dataloader_idx` which it was.
+    """What predict_steps returned, of several loaders a list each: the rows, and arrays of several values a sample.
 
     Raises:
-        UserError: it is not of this form.
+        UserError: it is no dict of columns, or there is nothing.
     """
-    groups = outputs if outputs and isinstance(outputs[0], list) else [outputs]
-    if not any(map(len, groups)):
-        raise UserError("There is nothing to predict in what was asked for.")
-    parts: list[dict[str, np.ndarray]] = []
+    groups, parts = outputs if outputs and isinstance(outputs[0], list) else [outputs], []
     for number, part in [(number, part) for number, group in enumerate(groups) for part in group]:
-        arrays = {str(k): as_array(v) for k, v in part.items()} if isinstance(part, Mapping) else {}
+        arrays = {str(key): as_array(value) for key, value in part.items()} if isinstance(part, Mapping) else {}
         sizes = {array.shape[:1] for array in arrays.values()}
-        if len(sizes) != 1 or () in sizes or (parts and parts[0].keys() - {IDX} != arrays.keys()):
+        if len(sizes) != 1 or () in sizes:
             raise UserError("`predict_step` must return a dict of tensors or lists with an entry for each sample.")
-        index = {IDX: np.full(*sizes, number)} if len(groups) > 1 else {}
-        parts.append(index | arrays)
+        parts.append(({"dataloader_idx": np.full(*sizes, number)} if len(groups) > 1 else {}) | arrays)
+    if not parts:
+        raise UserError("There is nothing to predict in what was asked for.")
     try:
         whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    except ValueError as error:
-        raise UserError(f"`predict_step` must return arrays of one shape in all batches ({said(error)}).") from error
+    except (KeyError, ValueError) as error:
+        raise UserError(f"`predict_step` must return the same names and shapes each time ({said(error)}).") from error
     count = len(next(iter(whole.values())))
     columns: dict[str, Any] = {"name": list(map(str, range(count)))}
     for name, array in whole.items():
@@ -72,6 +66,13 @@ def table(outputs: list[Any]) -> tuple[DataFrame, dict[str, np.ndarray]]:
     error = columns.pop("error", None)
     rows = DataFrame(columns | {"error": error})
     return rows, {name: array for name, array in whole.items() if array.size != count}
+
+
+def as_array(values: Any) -> np.ndarray:
+    """What a predict_step gives under one name; bfloat16, which numpy lacks, as float32."""
+    if isinstance(values, Tensor):
+        values = (values.float() if values.dtype == torch.bfloat16 else values).detach().cpu()
+    return np.asarray(values)
 
 
 def save(outputs: list[Any], path: Path | None, beside: Path | None, overwrite: bool) -> DataFrame:
@@ -87,10 +88,3 @@ def save(outputs: list[Any], path: Path | None, beside: Path | None, overwrite: 
         with writing(path.with_suffix(".npz"), overwrite) as other, open(other, "wb") as file:
             np.savez(file, allow_pickle=False, **arrays)
     return rows
-
-
-def as_array(values: Any) -> np.ndarray:
-    """What a predict_step gives under one name; bfloat16, which numpy lacks, as float32."""
-    if isinstance(values, Tensor):
-        values = (values.float() if values.dtype == torch.bfloat16 else values).detach().cpu()
-    return np.asarray(values)

@@ -10,11 +10,9 @@ import torch
 from lightning import LightningDataModule, LightningModule
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import DictConfig, OmegaConf
-from pandas import DataFrame
 from torch import Tensor, nn
 
 from leyden import UserError, require
-from leyden.data import decode
 from leyden.data.datamodule import DataModule
 from leyden.data.image_folder import ImageFolder
 from leyden.deploy import graph, inputs, output
@@ -39,8 +37,8 @@ class Predictor(LightningModule):
         outputs[torch.tensor([error is None for error in errors])] = readable
         columns: dict[str, Any] = {"name": batch["names"]}
         if not classes:
-            known = {} if y is None else numbered("target", y)
-            return columns | numbered("prediction", outputs) | known | {"error": errors}
+            columns |= numbered("prediction", outputs) | ({} if y is None else numbered("target", y))
+            return columns | {"error": errors}
         values, order = outputs.sort(dim=1, descending=True, stable=True)
         for place in range(min(self.top_k, len(classes))):
             end, best = f"_{place + 1}" if place else "", order[:, place].tolist()
@@ -48,7 +46,7 @@ class Predictor(LightningModule):
             columns[f"probability{end}"] = values[:, place]
         columns |= {f"prob_{name}": outputs[:, n] for n, name in enumerate(classes) if self.all_probs}
         if y is not None:
-            columns["target"] = [classes[label] for label in y.tolist()]
+            columns["target"] = [classes[label] for label in y.flatten().tolist()]
         return columns | {"error": errors}
 
 
@@ -58,11 +56,8 @@ def numbered(name: str, values: Tensor) -> dict[str, Tensor]:
     return {name if len(columns) == 1 else f"{name}_{n}": column for n, column in enumerate(columns, 1)}
 
 
-# the data of a run
-
-
 def of_split(split: str, data: DataModule) -> Iterator[dict[str, Any]]:
-    """The batches of a split, for a Predictor."""
+    """The batches of a split of the run's data, for a Predictor."""
     for x, y, keys in data.loader(split):
         pictures = isinstance(data, ImageFolder)
         names = [data.name(split, key) if pictures else f"{split}[{key}]" for key in keys.tolist()]
@@ -95,9 +90,6 @@ def to_predict(task: LightningModule, datamodule: LightningDataModule, split: st
     return changed
 
 
-# in Python
-
-
 class Loaded(NamedTuple):
     """A run that is ready to use: `loaded(x)` predicts, in 32 bits and on the task's device."""
 
@@ -107,8 +99,8 @@ class Loaded(NamedTuple):
     task: LightningModule
 
     @torch.no_grad()
-    def __call__(self, x: Any, top_k: int = 1, all_probs: bool = False) -> DataFrame | Any:
-        """The rows of predict.py for a batch as the loader yields it, for its x alone, or for one sample.
+    def __call__(self, x: Any, top_k: int = 1, all_probs: bool = False) -> Any:
+        """The rows of predict.py, as a DataFrame, for a batch as the loader yields it, its x alone, or one sample.
 
         x: B x the shape of a sample, as array or tensor; of sequences a pair of values, B x T x F, and lengths, B, or
         one of T x F. A task of your own gets the loader's batch, and gives what its `predict_step` returns.
@@ -118,33 +110,23 @@ class Loaded(NamedTuple):
         """
         task: Any = self.task
         if is_overridden("predict_step", task):
-            batch = self.datamodule.transfer_batch_to_device(x, task.device, 0)
-            return task.predict_step(self.datamodule.on_after_batch_transfer(batch, 0), 0)
+            return task.predict_step(self.datamodule.on_after_batch_transfer(x, 0), 0)
         require(isinstance(task, Supervised), "task", "one with a predict_step(batch, batch_idx)", type(task).__name__)
-        metadata = graph.metadata_of(self.config, task.meaning)
-        parts, y = raw_parts(x, metadata)
-        names, errors = [str(place) for place in range(len(parts[0]))], [None] * len(parts[0])
-        batch = {"names": names, "errors": errors, "y": y, "x": [part.to(task.device) for part in parts]}
-        columns = Predictor(graph.Graph(task), metadata, top_k, all_probs).predict_step(batch)
-        return output.table([columns])[0]
-
-
-def raw_parts(x: Any, metadata: Metadata) -> tuple[list[Tensor], Tensor | None]:
-    """What the model takes of a batch of the loader, of its x or of one sample; and y, where it is there."""
-    y, sequence = None, metadata.kind == "sequence"
-    if isinstance(x, tuple | list) and hasattr(x[0], "shape") != sequence:
-        x, y = x[0], torch.as_tensor(x[1])
-    values, *lengths = [torch.as_tensor(part) for part in (x if isinstance(x, tuple | list) and sequence else [x])]
-    if values.dim() == len(next(iter(metadata.inputs.values()))) - 1:  # one sample
-        values, y = values[None], None if y is None else y[None]
-    if metadata.kind != "image":
-        values = values.float()
-    elif values.dtype == torch.uint8:
-        values = decode.resized(values, metadata.size)
-    inputs.check_fits("x", values, metadata, values.is_floating_point() or values.dtype == torch.uint8)
-    if sequence and not lengths:
-        lengths = [torch.full((len(values),), values.shape[1])]
-    return [values, *lengths], y
+        metadata, y = graph.metadata_of(self.config, task.meaning), None
+        sequence = metadata.kind == "sequence"
+        if isinstance(x, tuple | list) and hasattr(x[0], "shape") != sequence:  # a batch
+            x, y = x[0], torch.as_tensor(x[1])
+        values, *lengths = map(torch.as_tensor, x if isinstance(x, tuple | list) and sequence else [x])
+        values = inputs.as_batch("x", values, metadata, floats=True)
+        if sequence and not lengths:
+            lengths = [torch.full((len(values),), values.shape[1])]
+        names, parts = (
+            [str(place) for place in range(len(values))],
+            [part.to(task.device) for part in (values, *lengths)],
+        )
+        batch = {"names": names, "x": parts, "y": None if y is None else y.reshape(len(values), -1)}
+        predictor = Predictor(graph.Graph(task), metadata, top_k, all_probs)
+        return output.table([predictor.predict_step(batch | {"errors": [None] * len(values)})])[0]
 
 
 def load(run: Path | str, exact: bool = True, trusted: Sequence[str] = ()) -> Loaded:

@@ -50,7 +50,7 @@ def raw_batch(samples: Samples, metadata: Metadata, count: int) -> tuple[Tensor,
         (values, lengths), _, _ = samples.__getitems__(keys)
         return pad(values, (0, 0, 0, more)), lengths
     parts, size = [samples.x[key] for key in keys], None
-    if "height" in next(iter(metadata.inputs.values())):
+    if "height" in metadata.dims:
         size = [side + step * more for side, step in zip(parts[0].shape[1:], (9, 5), strict=True)]
     return (torch.cat([resized(part[None], size) for part in parts]),)
 

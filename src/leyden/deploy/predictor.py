@@ -120,13 +120,11 @@ class Loaded(NamedTuple):
         values = inputs.as_batch("x", values, metadata, floats=True)
         if sequence and not lengths:
             lengths = [torch.full((len(values),), values.shape[1])]
-        names, parts = (
-            [str(place) for place in range(len(values))],
-            [part.to(task.device) for part in (values, *lengths)],
-        )
-        batch = {"names": names, "x": parts, "y": None if y is None else y.reshape(len(values), -1)}
+        batch: dict[str, Any] = {"names": list(map(str, range(len(values)))), "errors": [None] * len(values)}
+        batch |= {"y": None if y is None else y.reshape(len(values), -1)}
+        batch["x"] = [part.to(task.device) for part in (values, *lengths)]
         predictor = Predictor(graph.Graph(task), metadata, top_k, all_probs)
-        return output.table([predictor.predict_step(batch | {"errors": [None] * len(values)})])[0]
+        return output.table([predictor.predict_step(batch)])[0]
 
 
 def load(run: Path | str, exact: bool = True, trusted: Sequence[str] = ()) -> Loaded:

@@ -195,6 +195,23 @@ def test_rows_are_read_as_in_training(tmp_path):
     assert "must be a number with a decimal comma; got 'x'" in wrong.x
 
 
+@pytest.mark.parametrize("named", [False, True])
+def test_two_loaders_are_one_file(script, logs, tmp_path, named):
+    conf = ["--config-dir", str(Path(__file__).parent / "foreign" / "conf"), f"log_dir={logs}/{named}"]
+    keys = ["data=two_loaders", "task=two_loaders", f"data.named={named}", "logger=[]", "trainer.max_epochs=1"]
+    assert script("train.py", *conf, *keys, "threads=1")[0] == 0
+    line = ["run=latest", "split=test", "trusted=[foreign]", f"log_dir={logs}/{named}", f"output={tmp_path}/o.csv"]
+    assert script("predict.py", *line)[0] == 0
+    found = rows(tmp_path / "o.csv")
+    assert [row["dataloader_idx"] for row in found] == list("00000111")
+    assert [float(row["input"]) for row in found] == [10, 11, 12, 13, 14, 20, 21, 22]
+    assert np.load(tmp_path / "o.npz")["pair"][:, 1].tolist() == [float(row["input"]) for row in found]
+    (run,) = (logs / str(named) / "train").iterdir()
+    loaded = leyden.load(run, trusted=["foreign"])
+    (x,) = next(iter(loaded.datamodule.val_dataloader()))
+    assert np.allclose(loaded([x])["value"], 2 * x, atol=0.1) and loaded.model is loaded.task
+
+
 # in Python
 
 

@@ -7,6 +7,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from foreign.two_loaders import Doubled, Two, Unaware
+from leyden import UserError
 from leyden.deploy import inputs, output, predictor
 from leyden.deploy.graph import Metadata
 from leyden.deploy.inputs import Sample
@@ -63,3 +65,11 @@ def test_values():
     metadata.outputs = {"values": ["batch", 2]}
     (row,) = predicted(["a"], [None], [[1.0, float("nan")]], metadata)
     assert row["prediction_1"] == 1.0 and row["prediction_2"] is None
+
+
+def test_a_task_that_knows_no_loaders_is_told_so():
+    data = predictor.to_predict(Unaware(), Two(), "test")
+    with pytest.raises(UserError, match="There are several loaders: predict_step of Unaware needs a dataloader_idx"):
+        data.predict_dataloader()
+    with pytest.raises(UserError, match="`split` must be one of val, test, predict that Two has a loader for"):
+        predictor.to_predict(Doubled(), Two(), "predict")

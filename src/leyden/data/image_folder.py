@@ -16,7 +16,7 @@ import torch
 from PIL import ImageColor
 from torch import Tensor
 
-from leyden import UserError, require
+from leyden import UserError, listed, require
 from leyden.data.datamodule import cores
 from leyden.data.decode import ENDINGS, MODES, VERSION, decode, pixels, reason, shown
 from leyden.data.folders import Folders, log_once
@@ -78,7 +78,7 @@ class ImageFolder(Folders):
             with lock(memory.with_suffix(".lock")):
                 self.known, bad = look(self.root, names, self.settings, memory)
                 counts = f"{len(bad)} of {len(names)} pictures in {shown(self.root)}"
-                lines = "".join(f"\n  {name}: {why}" for name, why in bad.items())
+                lines = "\n  " + listed((f"{name}: {why}" for name, why in bad.items()), "\n  ")
                 if bad and self.on_bad_file == "error":
                     what = "repair or delete them, or type data.on_bad_file=skip"
                     raise UserError(f"{counts} cannot be decoded; {what}:{lines}")
@@ -101,7 +101,7 @@ class ImageFolder(Folders):
         found = [(places[name], label) for name, label in zip(*self.listing[split], strict=True) if name in places]
         if split == "train" and (lost := set(range(len(self.classes))) - {label for _, label in found}):
             names = [self.classes[index] for index in sorted(lost)]
-            raise UserError(f"No picture of the classes {names} in {shown(self.roots[split])} can be decoded.")
+            raise UserError(f"No picture of the classes {listed(names)} in {shown(self.roots[split])} can be decoded.")
         rows, y = torch.tensor(found, dtype=torch.int64).view(-1, 2).unbind(1)
         return pictures[rows], y
 

@@ -18,7 +18,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from leyden import UserError
+from leyden import UserError, listed
 from leyden.launch import keys
 from leyden.launch.line import Line, name_of
 from leyden.run import configs
@@ -161,7 +161,7 @@ class Composition:
         for option in [] if choice.is_delete() else value if many and isinstance(value, list) else [value]:
             folder, _, name = f"{group}/{option}".rpartition("/")
             if name not in (known := self.options(folder)):
-                must = f"must be {'some' if many else 'one'} of {', '.join(known)}; got `{option}`"
+                must = f"must be {'some' if many else 'one'} of {listed(known)}; got `{option}`"
                 near = "".join(f"; did you mean {guess}?" for guess in get_close_matches(name, known, 1, 0.5))
                 self.mistakes[str(choice.input_line)] = f"`{group}` {must}{near or '.'}"
                 return False

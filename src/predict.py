@@ -45,11 +45,7 @@ def predict(cfg: DictConfig) -> int:
 
 
 def prepare(cfg: DictConfig) -> tuple[Any, Any]:
-    """The checkpoint's module that predicts, and its loader, or of a user's own task the datamodule.
-
-    Raises:
-        UserError: the task cannot predict what is asked for, or no input is there.
-    """
+    """The module that predicts, and its loader, or of a user's own task the datamodule; UserError if there is none."""
     from lightning.pytorch.utilities.model_helpers import is_overridden
     from torch.utils.data import DataLoader
 
@@ -58,7 +54,7 @@ def prepare(cfg: DictConfig) -> tuple[Any, Any]:
     from leyden.run import build
     from leyden.tasks.supervised import Supervised
 
-    task: Any = build.trained(cfg)
+    task: Any = predictor.trained(cfg)
     own = is_overridden("predict_step", task)
     if not (cfg.split if own else isinstance(task, Supervised)):
         needs = "a predict_step(batch, batch_idx) that returns a dict, and its own data: split=test in place of input"

@@ -25,7 +25,6 @@ class Metadata:
     outputs: dict[str, Dims]
     dtype: str = "float32"  # of the first input
     classes: list[str] | None = None
-
     # the run's data; the graph resizes, encodes and normalises by itself
     size: list[int] | None = None  # height and width that pictures are resized to
     background: str = "white"  # behind transparent pixels
@@ -34,7 +33,6 @@ class Metadata:
     separator: str | None = None
     target: str | None = None  # the column that is predicted
     target_std: list[float] | None = None
-
     # where the file comes from
     run: str | None = None
     checkpoint: str | None = None

@@ -28,11 +28,7 @@ class Sample(NamedTuple):
 
 
 def of_path(path: str, metadata: Metadata) -> list[Sample]:
-    """All samples of a file, a folder or a pattern; of several files one that cannot be opened is a sample, too.
-
-    Raises:
-        UserError: there is none that the model takes, or the only file cannot be opened or does not fit the model.
-    """
+    """All samples of a file, a folder or a pattern; UserError if there is none. Of several files one may be bad."""
     files, samples = matching_files(path, metadata.kind), list[Sample]()
     for name, file in files:
         try:
@@ -59,11 +55,7 @@ def matching_files(path: str, kind: str) -> list[tuple[str, Path]]:
 
 
 def arrays(name: str, file: Path, metadata: Metadata) -> list[Sample]:
-    """The samples of a .npy file, of `x` of a .npz file, or of sequences one of T x F in a .csv file.
-
-    Raises:
-        UserError: it cannot be read, or is not of the shape and type that the model takes.
-    """
+    """The samples of a .npy file, of `x` of a .npz file, or a sequence in a .csv file; UserError if they do not fit."""
     try:
         csv = file.suffix.lower() == ".csv"
         content = folders.load(file).numpy() if csv else np.load(file, allow_pickle=False)
@@ -82,16 +74,13 @@ def arrays(name: str, file: Path, metadata: Metadata) -> list[Sample]:
 
 
 def as_batch(what: object, x: Tensor, metadata: Metadata, floats: bool = False) -> Tensor:
-    """Samples as the model takes them, or a single one as a batch; `floats`: pictures may be 0..1, too.
+    """Samples as the model takes them, or a single one as a batch; UserError if x is not of its shape or type.
 
-    Raises:
-        UserError: it is not of the model's shape or type.
+    `floats`: pictures may be of 0..1, too.
     """
     dims = metadata.dims
     batch = x[None] if x.dim() == len(dims) - 1 else x
-    fits = batch.dim() == len(dims) and all(
-        isinstance(d, str) or d == size for d, size in zip(dims, batch.shape, strict=True)
-    )
+    fits = batch.dim() == len(dims) and all(d in (n, str(d)) for d, n in zip(dims, batch.shape, strict=True))
     typed = metadata.kind != "image" or x.dtype == torch.uint8 or (floats and x.is_floating_point())
     if not (fits and typed and batch.numel()):
         kind, takes, got = str(x.dtype)[6:], *(" x ".join(map(str, sizes)) for sizes in (dims, x.shape))
@@ -102,11 +91,7 @@ def as_batch(what: object, x: Tensor, metadata: Metadata, floats: bool = False) 
 
 
 def rows(name: str, file: Path, metadata: Metadata) -> list[Sample]:
-    """The rows of a CSV file; columns are found by their names where the run knows them, else by their places.
-
-    Raises:
-        UserError: the file cannot be read, or does not have the columns that the run was trained on.
-    """
+    """The rows of a CSV file, by the names of the columns where the run knows them; UserError where it lacks some."""
     cells, lines, _ = table.load(file, metadata.separator, metadata.missing)
     columns, count = metadata.columns or [{"name": column} for column in cells], metadata.dims[1]
     if missing := [column["name"] for column in columns if column["name"] not in cells]:

@@ -16,10 +16,9 @@ from leyden import UserError, files, listed, said
 
 @contextmanager
 def writing(path: Path, overwrite: bool = False) -> Iterator[Path]:
-    """A path beside the file, which takes the file's place at the end; after an error nothing is left.
+    """A path beside the file, which takes its place at the end; after an error nothing is left.
 
-    Raises:
-        UserError: the file is there and may not be replaced, or it cannot be written.
+    Raises UserError where the file may not be replaced, or cannot be written.
     """
     if path.is_dir() or (path.exists() and not overwrite):
         raise UserError(f"{path} is there already; type another output=<file>, or overwrite=true to replace a file.")
@@ -39,10 +38,9 @@ def writing(path: Path, overwrite: bool = False) -> Iterator[Path]:
 
 
 def table(outputs: list[Any]) -> tuple[DataFrame, dict[str, np.ndarray]]:
-    """What predict_steps returned, of several loaders a list each: the rows, and arrays of several values a sample.
+    """What predict_steps returned, of several loaders a list each: rows, and arrays of several values a sample.
 
-    Raises:
-        UserError: it is no dict of columns, or there is nothing.
+    Raises UserError where they are no dicts of columns, or nothing.
     """
     groups, parts = outputs if outputs and isinstance(outputs[0], list) else [outputs], []
     for number, part in [(number, part) for number, group in enumerate(groups) for part in group]:

@@ -17,6 +17,7 @@ from leyden.data.datamodule import DataModule
 from leyden.data.image_folder import ImageFolder
 from leyden.deploy import graph, inputs, output
 from leyden.deploy.graph import Metadata
+from leyden.resume import checkpoints
 from leyden.run import build, configs, paths
 from leyden.tasks.supervised import Supervised
 
@@ -65,11 +66,7 @@ def of_split(split: str, data: DataModule) -> Iterator[dict[str, Any]]:
 
 
 def to_predict(task: LightningModule, datamodule: LightningDataModule, split: str) -> LightningDataModule:
-    """The datamodule, so changed that a split is what a task of the user's own predicts.
-
-    Raises:
-        UserError: it has no loader for it, or one that may be shuffled.
-    """
+    """The datamodule, so changed that a split is what the task predicts; UserError where it has no loader in order."""
     if isinstance(datamodule, DataModule) and split != "predict":
         datamodule.tested, split = split, "test"
     good = split != "train" and is_overridden(f"{split}_dataloader", datamodule)
@@ -103,10 +100,7 @@ class Loaded(NamedTuple):
         """The rows of predict.py, as a DataFrame, for a batch as the loader yields it, its x alone, or one sample.
 
         x: B x the shape of a sample, as array or tensor; of sequences a pair of values, B x T x F, and lengths, B, or
-        one of T x F. A task of your own gets the loader's batch, and gives what its `predict_step` returns.
-
-        Raises:
-            UserError: x is not of the model's shape, or the task has no predict_step.
+        one of T x F; UserError for others. A task of your own gets the batch, and gives what its predict_step returns.
         """
         task: Any = self.task
         if is_overridden("predict_step", task):
@@ -127,6 +121,13 @@ class Loaded(NamedTuple):
         return output.table([predictor.predict_step(batch)])[0]
 
 
+def trained(cfg: DictConfig) -> LightningModule:
+    """The task of a run, with the weights of the checkpoint that `cfg.run` is; UserError where they do not fit."""
+    task = build.task(cfg)
+    checkpoints.load(task, Path(cfg.run))
+    return task
+
+
 def load(run: Path | str, exact: bool = True, trusted: Sequence[str] = ()) -> Loaded:
     """`leyden.load`: a run by what `run=` takes, with the weights of its best checkpoint or of the one that is named.
 
@@ -141,7 +142,5 @@ def load(run: Path | str, exact: bool = True, trusted: Sequence[str] = ()) -> Lo
     tree.update(run=str(found.checkpoint(str(run))), run_dir=None, own=own, trusted=list(trusted), exact=exact)
     if OmegaConf.select(tree, "model.weights"):  # the checkpoint has them
         tree.model.weights = None
-    task, datamodule = build.trained(tree).eval(), build.data(tree)
-    networks = [part for part in task.children() if any(True for _ in part.parameters())]
-    model = networks[0] if len(networks) == 1 else getattr(task, "model", task)
-    return Loaded(tree, model, datamodule, task)
+    task, datamodule = trained(tree).eval(), build.data(tree)
+    return Loaded(tree, getattr(task, "model", getattr(task, "net", task)), datamodule, task)

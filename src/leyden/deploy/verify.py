@@ -26,10 +26,9 @@ Cases = list[tuple[tuple[Tensor, ...], tuple[Tensor, ...]]]  # inputs, and what 
 
 
 def from_data(task: Supervised, datamodule: LightningDataModule, metadata: Metadata) -> tuple[Graph, Metadata, Cases]:
-    """A task of leyden, and real samples of its validation data (or of test, or train, where there is none).
+    """A task of leyden, and real samples of val, or else of test or train.
 
-    Raises:
-        UserError: a datamodule that does not show its samples one by one.
+    Raises UserError for a datamodule that does not show its samples one by one.
     """
     if not isinstance(datamodule, DataModule):
         raise UserError("An export is checked on real samples, which only a datamodule of leyden shows one by one.")
@@ -44,7 +43,7 @@ def from_data(task: Supervised, datamodule: LightningDataModule, metadata: Metad
 
 
 def raw_batch(samples: Samples, metadata: Metadata, count: int) -> tuple[Tensor, ...]:
-    """Samples before transforms; where any length or size is taken, one that depends on `count`."""
+    """Samples before transforms; where any length or size is taken, of one that depends on `count`."""
     keys, more = [(count + place) % len(samples) for place in range(count)], count - 1
     if metadata.kind == "sequence":
         (values, lengths), _, _ = samples.__getitems__(keys)
@@ -65,10 +64,9 @@ def reference(task: Supervised, samples: Samples, metadata: Metadata, inputs: tu
 
 
 def from_example(task: LightningModule) -> tuple[OwnGraph, Metadata, Cases]:
-    """A user's own task, and its `example_input`, a batch (a tensor, several, or a dict) for its `forward`.
+    """A user's own task, and its `example_input`, a batch (a tensor, several, or a dict) for its forward.
 
-    Raises:
-        UserError: it has no forward or no example_input, or the input is none.
+    Raises UserError where it lacks one of them.
     """
     name, example = type(task).__name__, getattr(task, "example_input", None)
     if not is_overridden("forward", task) or example is None:
@@ -88,10 +86,9 @@ def from_example(task: LightningModule) -> tuple[OwnGraph, Metadata, Cases]:
 
 
 def check(form: str, path: Path, graph: nn.Module, metadata: Metadata, cases: Cases) -> dict[str, Any]:
-    """The report: max_abs_diff (of values in the target's standard deviations), tolerance, batches.
+    """The largest difference, of values in the target's standard deviations, its limit, and the sizes that were tried.
 
-    Raises:
-        Failed: the file does not run at other sizes, or is further from the checkpoint than the tolerance.
+    Raises Failed where the file does not run at all sizes, or is further from the checkpoint.
     """
     try:
         run = formats.load(form, path, graph)

@@ -19,11 +19,7 @@ LOOK: dict[str, Any] = {"font.size": 9, "axes.grid": True, "grid.alpha": 0.3, "t
 
 
 def draw(tables: list[Table], file: Path) -> None:
-    """Write the picture, with a panel of curves for each table and one for each setting.
-
-    Raises:
-        UserError: the file cannot be written, or its ending is no kind of picture.
-    """
+    """Write the picture, a panel of curves for each table and one for each setting; UserError where it cannot be."""
     panels: list[tuple[Table, Any]] = [(table, key) for table in tables for key in (None, *table.settings)]
     across, down = min(len(panels), ACROSS), math.ceil(len(panels) / ACROSS)
     with style.context(["tableau-colorblind10", LOOK]):

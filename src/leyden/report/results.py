@@ -27,9 +27,7 @@ FACTS = ["path", "status", "reason", "damaged", "monitor", "best_epoch", "second
 
 
 def results(folder: Path | str, metric: str | None = None) -> pandas.DataFrame:
-    """`leyden.results`: the runs in a folder and below it; with a metric the best first, and its best value of each.
-
-    Columns are those of `read_all`.
+    """`leyden.results`: the rows of `read_all`; with a metric its best value of each run, and the best run first.
 
     Raises:
         UserError: there is no run, or none has the metric.
@@ -44,11 +42,7 @@ def results(folder: Path | str, metric: str | None = None) -> pandas.DataFrame:
 
 
 def curves(run: Path | str) -> pandas.DataFrame:
-    """`leyden.curves`: the metrics.csv of a run, which is named as after `run=`; a row for each step or epoch logged.
-
-    Raises:
-        UserError: there is no such run.
-    """
+    """`leyden.curves`: the metrics.csv of what `run=` takes, a row for each step or epoch; UserError if it is none."""
     return logged(paths.find(str(run), paths.logs_folder()).directory)
 
 
@@ -63,7 +57,7 @@ def read_all(places: Iterable[Path | str], logs: Path) -> pandas.DataFrame:
     """
     folders: dict[Path, None] = {}
     for place in places:
-        near = [Path(place).expanduser(), paths.in_project(place), logs / "train" / place]
+        near = Path(place).expanduser(), paths.in_project(place), logs / "train" / place
         if not (found := [path for path in near if path.is_dir()]):
             raise UserError(f"{place} is no folder; type a run, a sweep, or a folder of them, such as logs/train.")
         folders |= dict.fromkeys(run_folders(found[0]))
@@ -96,27 +90,32 @@ def read(directory: Path) -> dict[str, Any]:
         return {}
     status, whole, best = status_of(record), row.keys() >= set(NEEDED), metrics.get("best", {})
     objective = row.get("objective") or best.get("monitor")
+    good = {"run.json": record, "metrics.json": metrics or status != Status.FINISHED, "config.yaml": whole}
     for split in ("train", "val", "test"):
         row |= {name: value for name, value in metrics.get(split, {}).items() if "/" in name}
     if best:
         row |= {objective: best.get("objective"), best["monitor"]: best["value"]}
-    good = {"run.json": record, "metrics.json": metrics or status != Status.FINISHED, "config.yaml": whole}
-    row |= {"path": directory, "status": str(status), "reason": " ".join(str(record.get("reason") or "").split())}
-    row |= {"damaged": " and ".join(name for name, content in good.items() if not content)}
-    row |= {"objective": objective, "monitor": best.get("monitor", objective)}
-    row |= {"best_epoch": best["epoch"] + 1 if best else None}  # as people count
-    row |= {key: metrics.get(key) for key in ("seconds", "samples_per_second")}
-    return row | {"overrides": record.get("overrides") or []}
+    return row | {
+        "path": directory,
+        "status": str(status),
+        "reason": " ".join(str(record.get("reason") or "").split()),
+        "damaged": " and ".join(name for name, content in good.items() if not content),
+        "objective": objective,
+        "monitor": best.get("monitor", objective),
+        "best_epoch": best["epoch"] + 1 if best else None,  # as people count
+        "seconds": metrics.get("seconds"),
+        "samples_per_second": metrics.get("samples_per_second"),
+        "overrides": record.get("overrides") or [],
+    }
 
 
 def load(file: Path) -> dict[str, Any]:
     """Dotted key -> value of a YAML file; empty where it is none."""
     try:
-        text = file.read_text(encoding="utf-8")
-        sections = [section(part) for part in re.split(r"\n(?=[^\s-])", text)]
+        sections = map(section, re.split(r"\n(?=[^\s-])", file.read_text(encoding="utf-8")))
+        return {key: value for part in sections for key, value in part.items()}
     except (OSError, ValueError, yaml.YAMLError):
         return {}
-    return {key: value for part in sections for key, value in part.items()}
 
 
 @lru_cache(maxsize=10_000)

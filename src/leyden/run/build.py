@@ -248,10 +248,3 @@ def evaluate(
     samples, details = getattr(task, "samples", None), getattr(task, "details", None)
     apart = details if split != "val" and isinstance(details, dict) else {}  # what is known of each class
     return metrics | apart | {"samples": samples if isinstance(samples, int) else None}
-
-
-def trained(cfg: DictConfig) -> LightningModule:
-    """The task of a run, with the weights of the checkpoint that `cfg.run` is; UserError where they do not fit."""
-    made = task(cfg)
-    checkpoints.load(made, Path(cfg.run))
-    return made

@@ -8,7 +8,6 @@ python src/report.py --diff <run> <run>           what differs between two runs
 import argparse
 import sys
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 from typing import NoReturn
 
@@ -53,8 +52,7 @@ def report(argv: list[str]) -> None:
         sys.stdout.write(difference(*(paths.find(run, logs).directory for run in asked.diff)))
         return
 
-    sweeps = (folder for folder in sorted(logs.glob("sweep/*/"), reverse=True) if any(folder.glob("*/run.json")))
-    places = asked.places or [*islice(sweeps, 1)]
+    places = asked.places or [folder for folder in paths.sweeps(logs) if any(folder.glob("*/run.json"))][:1]
     if not places:
         folder = paths.in_words(logs)
         raise UserError(f"There is no sweep in {folder}; python src/report.py {folder / 'train'} shows single runs.")

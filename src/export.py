@@ -14,8 +14,7 @@ log = logging.getLogger("leyden.export")
 
 def export(cfg: DictConfig) -> str:
     """One file with raw input and meaning out; returns its path."""
-    from leyden.deploy import formats, graph, output, verify
-    from leyden.resume import checkpoints
+    from leyden.deploy import formats, graph, output, predictor, verify
     from leyden.run import build, process, record
     from leyden.run.run import Run
     from leyden.tasks.supervised import Supervised
@@ -31,8 +30,7 @@ def export(cfg: DictConfig) -> str:
         with output.writing(target, cfg.overwrite) as beside:
             # the checkpoint's task, and what it makes of real samples, or of the example of a user's own task
             process.set_global_torch_flags(cfg)
-            task: Any = build.task(cfg)
-            checkpoints.load(task, Path(cfg.run))
+            task: Any = predictor.trained(cfg)
             task.float().eval()
             if isinstance(task, Supervised):
                 parts: Any = verify.from_data(task, build.data(cfg), graph.metadata_of(cfg, task.meaning))

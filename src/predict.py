@@ -33,8 +33,6 @@ def predict(cfg: DictConfig) -> int:
             model, source = prepare(cfg)
             cfg.trainer.enable_progress_bar &= path is not None
             outputs = build.trainer(cfg, []).predict(model, source)
-            if not outputs:
-                raise UserError("There is nothing to predict in what was asked for.")
             rows = output.save(outputs, path, beside, cfg.overwrite)
         if path:
             log.info("%s row%s in %s", f"{len(rows):,}", "s" * (len(rows) != 1), path)
@@ -47,42 +45,40 @@ def predict(cfg: DictConfig) -> int:
 
 
 def prepare(cfg: DictConfig) -> tuple[Any, Any]:
-    """The checkpoint's module that predicts, and its loader, or of a user's own task the datamodule.
-
-    Raises:
-        UserError: the task cannot predict what is asked for, or no input is there.
-    """
+    """The module that predicts, and its loader, or of a user's own task the datamodule; UserError if there is none."""
     from lightning.pytorch.utilities.model_helpers import is_overridden
     from torch.utils.data import DataLoader
 
     from leyden.data.datamodule import DataModule, cores
     from leyden.deploy import graph, inputs, predictor
-    from leyden.resume import checkpoints
     from leyden.run import build
     from leyden.tasks.supervised import Supervised
 
-    task: Any = build.task(cfg)
-    checkpoints.load(task, Path(cfg.run))
+    task: Any = predictor.trained(cfg)
     own = is_overridden("predict_step", task)
     if not (cfg.split if own else isinstance(task, Supervised)):
         needs = "a predict_step(batch, batch_idx) that returns a dict, and its own data: split=test in place of input"
         raise UserError(f"{type(task).__name__} needs {needs}.")
+    if cfg.batch_size is not None:
+        cfg.data.batch_size = cfg.batch_size
+    if cfg.num_workers is not None:
+        cfg.data.num_workers = cfg.num_workers
     data: Any = build.data(cfg, cfg.split) if cfg.split else None
     if own:
-        return task, predictor.to_predict(data, cfg.split)
-    if data and (not isinstance(data, DataModule) or cfg.split == "predict"):
-        raise UserError("`split` must be one of train, val, test of a datamodule of leyden; or type input=<path>.")
-
+        return task, predictor.to_predict(task, data, cfg.split)
     metadata = graph.metadata_of(cfg, task.meaning)
-    samples: Any = list(inputs.of_split(cfg.split, data) if data else inputs.of_path(str(cfg.input), metadata))
-    nodes = [] if data else cfg.data.get("eval_transforms") or []
-    transforms = [build.make(cfg, "data.eval_transforms", node) for node in nodes]
-    workers = cfg.data.get("num_workers") if cfg.num_workers is None else cfg.num_workers
+    model = predictor.Predictor(graph.Graph(task), metadata, cfg.top_k, cfg.all_probs)
+    if data:
+        if not isinstance(data, DataModule) or cfg.split == "predict":
+            raise UserError("`split` must be one of train, val, test of a datamodule of leyden; or type input=<path>.")
+        return model, predictor.of_split(cfg.split, data)
+    samples: Any = inputs.of_path(str(cfg.input), metadata)
+    transforms = [build.make(cfg, "data.eval_transforms", node) for node in cfg.data.get("eval_transforms") or []]
+    workers = cfg.data.get("num_workers")
     if not isinstance(workers, int):  # for few pictures a process costs more than it saves
-        workers = min(cores(), len(samples) // 100) if cfg.input and metadata.kind == "image" else 0
-    size, collate = cfg.batch_size or cfg.data.get("batch_size") or 64, partial(predictor.collate, transforms)
-    loader: DataLoader = DataLoader(samples, batch_size=size, num_workers=workers, collate_fn=collate)
-    return predictor.Predictor(graph.Graph(task), metadata, cfg.top_k, cfg.all_probs), loader
+        workers = min(cores(), len(samples) // 100) if metadata.kind == "image" else 0
+    size, collate = cfg.data.get("batch_size") or 64, partial(inputs.collate, metadata, transforms)
+    return model, DataLoader(samples, batch_size=size, num_workers=workers, collate_fn=collate)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ python src/report.py --diff <run> <run>           what differs between two runs
 import argparse
 import sys
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 from typing import NoReturn
 
@@ -53,14 +52,11 @@ def report(argv: list[str]) -> None:
         sys.stdout.write(difference(*(paths.find(run, logs).directory for run in asked.diff)))
         return
 
-    sweeps = (folder for folder in sorted(logs.glob("sweep/*/"), reverse=True) if any(folder.glob("*/run.json")))
-    places = [place(name, logs) for name in asked.places] or [*islice(sweeps, 1)]
+    places = asked.places or [folder for folder in paths.sweeps(logs) if any(folder.glob("*/run.json"))][:1]
     if not places:
-        single = paths.in_words(logs / "train")
-        raise UserError(
-            f"There is no sweep in {paths.in_words(logs)}; python src/report.py {single} shows single runs."
-        )
-    runs = results.results(*places)
+        folder = paths.in_words(logs)
+        raise UserError(f"There is no sweep in {folder}; python src/report.py {folder / 'train'} shows single runs.")
+    runs = results.read_all(places, logs)
     chosen = runs[runs.objective.notna()]
     for condition in asked.where:
         chosen = results.where(chosen, condition)
@@ -76,19 +72,13 @@ def report(argv: list[str]) -> None:
         draw(made, Path(asked.plot))
 
 
-def place(name: str, logs: Path) -> Path:
-    """A folder as it is typed, from the project, or by the name of a run."""
-    folders = (Path(name).expanduser(), paths.in_project(name), logs / "train" / name)
-    return next((path for path in folders if path.is_dir()), Path(name))
-
-
 def remarks(runs: pandas.DataFrame) -> Iterator[str]:
     """A line for each kind of trouble, with the first of the runs that have it."""
     trouble, folder = runs[~runs.status.isin([*DONE, Status.RUNNING, Status.UNKNOWN])], tables.above(runs.path)
     for (status, reason), group in trouble.groupby(["status", "reason"], sort=False):
-        yield f"{status}: {tables.listed(group.path, folder)}" + (f" ({reason[:120]})" if reason else "")
+        yield f"{status}: {tables.named(group.path, folder)}" + (f" ({reason[:120]})" if reason else "")
     for files, group in runs[runs.damaged != ""].groupby("damaged"):
-        yield f"half-written: {tables.listed(group.path, folder)} ({files})"
+        yield f"half-written: {tables.named(group.path, folder)} ({files})"
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import yaml
 
+from leyden.report.results import read_all
+
 TREE = {
     "name": None, "seed": 0, "objective": "val/acc", "facts": {"counts": [1, 2]}, "run_dir": None, "log_dir": "logs",
     "checkpoint": {"monitor": "${objective}", "mode": "${direction:${checkpoint.monitor}}"},
@@ -27,6 +29,11 @@ def nested(keys: dict) -> dict:
             node = node[name]
         node[last] = value
     return tree
+
+
+def runs_in(*places):
+    """What the report has to do with: a frame of the runs in some folders."""
+    return read_all(places, Path("logs"))
 
 
 def write(path: Path, value: float | None = 0.9, keys: dict | None = None, curve: list[float] = (), **record) -> Path:

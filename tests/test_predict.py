@@ -3,16 +3,21 @@
 import csv
 import json
 import re
+import shutil
+from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 from omegaconf import OmegaConf
 from PIL import Image
 from sklearn.datasets import load_diabetes, load_digits
 
+import leyden
 from leyden import UserError
 from leyden.deploy.graph import Metadata
 from leyden.deploy.inputs import of_path
+from leyden.run import paths
 from leyden.run.run import Run
 from test_export import CNN, MLP, RNN
 
@@ -186,6 +191,94 @@ def test_rows_are_read_as_in_training(tmp_path):
     (tmp_path / "t.csv").write_text("a;t\n1,5;1700000003.5\nx;1\n")
     np.save(tmp_path / "t.npy", np.array([[1.5, 1700000003.5]]))
     row, wrong, array = (sample for file in ("t.csv", "t.npy") for sample in of_path(str(tmp_path / file), metadata))
-    assert row.read().tolist() == array.read().tolist() == [1.5, 3.5]
-    with pytest.raises(UserError, match="must be a number with a decimal comma; got 'x'"):
-        wrong.read()
+    assert row.x.tolist() == array.x.tolist() == [1.5, 3.5]
+    assert "must be a number with a decimal comma; got 'x'" in wrong.x
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_two_loaders_are_one_file(script, logs, tmp_path, named):
+    conf = ["--config-dir", str(Path(__file__).parent / "foreign" / "conf"), f"log_dir={logs}/{named}"]
+    keys = ["data=two_loaders", "task=two_loaders", f"data.named={named}", "logger=[]", "trainer.max_epochs=1"]
+    assert script("train.py", *conf, *keys, "threads=1")[0] == 0
+    line = ["run=latest", "split=test", "trusted=[foreign]", f"log_dir={logs}/{named}", f"output={tmp_path}/o.csv"]
+    assert script("predict.py", *line)[0] == 0
+    found = rows(tmp_path / "o.csv")
+    assert [row["dataloader_idx"] for row in found] == list("00000111")
+    assert [float(row["input"]) for row in found] == [10, 11, 12, 13, 14, 20, 21, 22]
+    assert np.load(tmp_path / "o.npz")["pair"][:, 1].tolist() == [float(row["input"]) for row in found]
+    (run,) = (logs / str(named) / "train").iterdir()
+    loaded = leyden.load(run, trusted=["foreign"])
+    (x,) = next(iter(loaded.datamodule.val_dataloader()))
+    assert np.allclose(loaded([x])["value"], 2 * x, atol=0.1) and loaded.model is loaded.task
+
+
+# in Python
+
+
+def example() -> str:
+    text = (paths.PROJECT / "README.md").read_text(encoding="utf-8")
+    return next(block for block in re.findall(r"```python\n(.*?)```", text, re.S) if "leyden.load" in block)
+
+
+def test_a_run_in_python(trained, logs, tmp_path, monkeypatch, capsys):
+    """The README's lines, in another folder; they give what predict.py gives."""
+    run = trained("cnn", *CNN)
+    monkeypatch.chdir(tmp_path)
+    code = example().replace("exp1", str(run)).replace("logs/train", str(logs / "train"))
+    assert len(code.splitlines()) <= 8
+    names: dict = {}
+    exec(code, names)
+    assert "probability" in capsys.readouterr().out
+    loaded, runs = names["loaded"], names["runs"]
+    assert Path(loaded.config.run) == run / "checkpoints" / "best.ckpt" and type(loaded.model).__name__ == "CNN"
+    assert runs["val/acc"].dropna().is_monotonic_decreasing and runs["optimizer.lr"].dtype == float and len(runs) >= 1
+    assert leyden.curves(run / "checkpoints" / "best.ckpt").columns[0] == "epoch"
+
+
+@pytest.mark.parametrize(("name", "keys"), [("cnn", CNN), ("mlp", MLP), ("rnn-gru", [*RNN, "model.cell=gru"])])
+def test_a_batch_and_a_sample_give_what_predict_gives(trained, typed, tmp_path, name, keys):
+    run = trained(name, *keys)
+    loaded = leyden.load(run)
+    batch = next(iter(loaded.datamodule.test_dataloader()))
+    found, x = loaded(batch), batch[0]
+    assert typed("predict.py", f"run={run}", "split=test", f"output={tmp_path}/o.jsonl")[0] == 0
+    own = pandas.DataFrame(rows(tmp_path / "o.jsonl"))[: len(found)]
+    value = "prediction" if name == "mlp" else "probability"
+    assert list(found) == list(own) and np.allclose(found[value], own[value], atol=1e-6)
+    assert found.prediction.map(type).eq(own.prediction.map(type)).all()
+    plain = (x[0].numpy(), x[1].numpy()) if isinstance(x, tuple) else x.numpy()
+    assert np.allclose(loaded(plain)[value], found[value]) and "target" not in loaded(plain)
+    one = x[0][0, : x[1][0]] if isinstance(x, tuple) else x[0]
+    assert np.allclose(loaded(one)[value], found[value][:1], atol=1e-6)
+    assert not loaded.task.training and all(p.grad is None for p in loaded.model.parameters())
+    with pytest.raises(UserError, match="x must hold"):
+        loaded(np.zeros((2, 3, 4, 5, 6)))
+
+
+def test_load_checks_as_the_commands_do(trained, tmp_path):
+    """A stored config that names what may not be built, and data that has changed."""
+    run = tmp_path / "run"
+    shutil.copytree(trained("cnn", *CNN), run)
+    text = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(text.replace("lab.models.cnn.CNN", "os.system"))
+    with pytest.raises(UserError, match=r"os\.system, which is not trusted"):
+        leyden.load(run)
+    (run / "config.yaml").write_text(text)
+    Run(run).update(data_fingerprint="other")
+    with pytest.raises(UserError, match="The data is not what the run was trained on"):
+        leyden.load(run)
+    assert leyden.load(run, exact=False).task is not None
+    with pytest.raises(UserError, match="no run directory"):
+        leyden.load(tmp_path / "nowhere")
+
+
+@pytest.mark.slow
+def test_a_notebook(trained, logs, tmp_path):
+    """The README's lines in a kernel that starts in another folder."""
+    nbformat = pytest.importorskip("nbformat", reason="needs nbformat, nbclient and ipykernel")
+    nbclient = pytest.importorskip("nbclient", reason="needs nbclient and ipykernel")
+    pytest.importorskip("ipykernel", reason="needs ipykernel")
+    code = example().replace("exp1", str(trained("cnn", *CNN))).replace("logs/train", str(logs / "train"))
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
+    nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    assert "probability" in notebook.cells[0].outputs[0].text

@@ -43,6 +43,13 @@ def test_the_newest_sweep_is_taken(say, tmp_path):
     assert "2, 3" in lines[1] and "0.7500 ± 0.0707" in lines[1] and "0, 1" in lines[2]
 
 
+def test_the_newest_sweep_is_the_one_that_began_last(say, tmp_path):
+    """Its folder's name is of a clock that may stand hours ahead: a container beside its host, daylight saving."""
+    write(tmp_path / "sweep" / "2026-01-02_20-00-00" / "0", 0.111, started="2026-01-02T20:00:00.000+12:00")
+    write(tmp_path / "sweep" / "2026-01-02_09-00-00" / "0", 0.222, started="2026-01-02T09:00:00.000+00:00")
+    assert "0.2220" in say().out and "0.1110" not in say().out
+
+
 def test_several_places_names_and_conditions(say, tmp_path):
     sweep(tmp_path / "sweep" / "a")
     write(tmp_path / "train" / "exp1", 0.99)

@@ -135,7 +135,7 @@ def conclude(directory: Path, allowed: int) -> None:
 
     if not any(directory.glob("*/run.json")):
         return
-    runs = results.results(directory)
+    runs = results.read_all([directory], directory)
     best = [replace(table, rows=table.rows.head(SHOWN)) for table in tables.tables(runs)]
     print(tables.written(best, "text"))
     where = shlex.quote(str(paths.in_words(directory)))
@@ -145,7 +145,7 @@ def conclude(directory: Path, allowed: int) -> None:
     failed = runs.path[~runs.status.isin([*DONE, Status.RUNNING])]
     if len(failed) > allowed:
         again = f"python src/train.py sweep={where} retry_failed=true"
-        names = tables.listed(failed, directory.resolve())
+        names = tables.named(failed, directory.resolve())
         raise Failed(f"{many(len(failed))} failed: {names}; see train.log of each. Try again: {again}")
 
 

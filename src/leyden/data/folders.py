@@ -18,7 +18,7 @@ import torch
 from numpy.lib.format import read_array
 from torch import Tensor
 
-from leyden import UserError, said
+from leyden import UserError, listed, said
 from leyden.data.datamodule import SPLITS, DataModule
 from leyden.data.decode import shown
 from leyden.files import lock
@@ -77,13 +77,15 @@ class Folders(DataModule):
                 else:
                     ignored[shown(os.path.splitext(path)[1].lower()) or "no ending"] += 1
         if ignored:
-            others = ", ".join(f"{count} of {name}" for name, count in ignored.most_common())
+            others = listed(f"{count} of {name}" for name, count in ignored.most_common())
             log_once("files of other kinds in %s are left out: %s", shown(root), others)
         there = set(found.values())
         if strange := sorted(there.difference(self.classes)):
-            raise UserError(f"{shown(root)} has the classes {strange} that train does not have: {self.classes}.")
+            names = f"{listed(strange)} that train does not have: {listed(self.classes)}"
+            raise UserError(f"{shown(root)} has the classes {names}.")
         if (empty := sorted(set(self.classes) - there)) and (split == "train" or not there):
-            raise UserError(f"{shown(root)} has no {self.what} of the classes {empty}; add some, or delete the folder.")
+            what = f"{self.what} of the classes {listed(empty)}"
+            raise UserError(f"{shown(root)} has no {what}; add some, or delete the folder.")
         names, index = sorted(found, key=natural), {name: number for number, name in enumerate(self.classes)}
         return names, [index[found[name]] for name in names]
 

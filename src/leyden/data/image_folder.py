@@ -15,7 +15,7 @@ import torch
 from PIL import ImageColor
 from torch import Tensor
 
-from leyden import UserError, require
+from leyden import UserError, listed, require
 from leyden.data.datamodule import cores
 from leyden.data.decode import ENDINGS, MODES, VERSION, decode, pixels, reason, shown
 from leyden.data.folders import Folders, log_once, remembering
@@ -74,7 +74,7 @@ class ImageFolder(Folders):
         with remembering(self.data_dir, "image_folder", *key) as memory:
             self.known, bad = look(self.root, names, self.settings, memory)
             counts = f"{len(bad)} of {len(names)} pictures in {shown(self.root)}"
-            lines = "".join(f"\n  {name}: {why}" for name, why in bad.items())
+            lines = "\n  " + listed((f"{name}: {why}" for name, why in bad.items()), "\n  ")
             if bad and self.on_bad_file == "error":
                 what = "repair or delete them, or type data.on_bad_file=skip"
                 raise UserError(f"{counts} cannot be decoded; {what}:{lines}")
@@ -93,7 +93,8 @@ class ImageFolder(Folders):
         pictures, places = self.pictures, {name: place for place, name in enumerate(self.known)}
         found = [(places[name], label) for name, label in zip(*self.listing[split], strict=True) if name in places]
         if split == "train" and (lost := set(range(len(self.classes))) - {label for _, label in found}):
-            raise UserError(f"No picture of the classes {[self.classes[n] for n in sorted(lost)]} can be decoded.")
+            names = listed(self.classes[n] for n in sorted(lost))
+            raise UserError(f"No picture of the classes {names} can be decoded.")
         rows, y = torch.tensor(found, dtype=torch.int64).view(-1, 2).unbind(1)
         return pictures[rows], y
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from leyden import UserError, require, said
+from leyden import UserError, listed, require, said
 from leyden.data.datamodule import DataModule
 from leyden.data.folders import log_once, natural
 from leyden.data.samples import Samples, moments
@@ -66,7 +66,7 @@ class Table(DataModule):
         cells, self.lines, self.mark = load(self.path, *self.format)
         for name in (self.target, *self.numeric, *self.categorical, *self.ignore):
             if name not in cells:
-                raise UserError(f"{self.path} has no column '{name}', only {', '.join(cells)}; see data.separator.")
+                raise UserError(f"{self.path} has no column '{name}', only {listed(cells)}; see data.separator.")
         y = self.targets(cells.pop(self.target))
         train = self.cut(y, val=True, test=True)["train"].tolist()
         self.columns = [self.column(name, cells[name], train) for name in cells if name not in self.ignore]
@@ -133,7 +133,7 @@ class Table(DataModule):
             mean, std = mean + part[0], std + part[1]
         for key in ("categories", "decimal", "offset"):
             if found := [column["name"] for column in self.columns if key in column]:
-                log_once("%s: %s in %s", self.path, key, ", ".join(found))
+                log_once("%s: %s in %s", self.path, key, listed(found))
         return {"kind": "table", "shape": [len(mean)], "mean": mean, "std": std, "columns": self.columns}
 
 
@@ -197,7 +197,7 @@ def load(
         raise UserError(f"{path} has no rows; it needs a header and a row for each sample.")
     (_, names), *rows = rows
     if len(set(names)) < len(names):
-        raise UserError(f"The header of {path} has a name twice: {', '.join(names)}; rename one.")
+        raise UserError(f"The header of {path} has a name twice: {listed(names)}; rename one.")
     for line, row in rows:
         if len(row) != len(names):
             raise UserError(f"Line {line} of {path} has {len(row)} cells, but the header {len(names)}; mend it.")

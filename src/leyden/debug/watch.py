@@ -14,6 +14,8 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from leyden import listed
+
 log = logging.getLogger(__name__)
 SMALL = 1e-4  # a gradient vanishes below this norm and this share of the largest one
 LARGE = 100.0  # it explodes above this norm, and above so many times the smallest one
@@ -75,7 +77,7 @@ class Gradients(Callback):
         large = {name for name, norm in norms.items() if not norm <= LARGE and not norm <= LARGE * least}
         for what, found in ("vanish", sure), ("explode", large):
             if new := [f"{name} ({norms[name]:.1e})" for name in norms if name in found - self.named]:
-                log.warning("Gradients %s in %s at step %d.", what, ", ".join(new), step)
+                log.warning("Gradients %s in %s at step %d.", what, listed(new), step)
             self.named |= found
 
 

@@ -22,11 +22,7 @@ EXTRA = "leyden.json"  # the metadata in torch's files
 
 
 def write(form: str, graph: Any, example: tuple[Tensor, ...], metadata: Metadata, path: Path) -> None:
-    """Write a graph in one of ENDINGS; its dimensions are those of the metadata.
-
-    Raises:
-        UserError: the exporter cannot follow the model.
-    """
+    """Write a graph in one of ENDINGS, of the dimensions in the metadata; UserError if no exporter can follow it."""
     extra = {EXTRA: json.dumps(vars(metadata))}
     with quiet_exporter(form), torch.no_grad():
         if form == "state_dict":

@@ -25,7 +25,6 @@ class Metadata:
     outputs: dict[str, Dims]
     dtype: str = "float32"  # of the first input
     classes: list[str] | None = None
-
     # the run's data; the graph resizes, encodes and normalises by itself
     size: list[int] | None = None  # height and width that pictures are resized to
     background: str = "white"  # behind transparent pixels
@@ -35,32 +34,31 @@ class Metadata:
     encoding: str = "utf-8"
     target: str | None = None  # the column that is predicted
     target_std: list[float] | None = None
-
     # where the file comes from
     run: str | None = None
     checkpoint: str | None = None
     commit: str | None = None  # that trained the run
     versions: dict[str, str] = field(default_factory=dict)  # that wrote the file
 
+    @property
+    def dims(self) -> Dims:
+        """Of the first input."""
+        return next(iter(self.inputs.values()))
+
 
 def metadata_of(cfg: DictConfig, meaning: str) -> Metadata:
-    """The metadata of a task that learns y from x, of the config of its run.
-
-    Raises:
-        UserError: the facts do not say what a sample is.
-    """
+    """The metadata of a task that learns y from x; UserError where the facts do not say what a sample is."""
     tree: Any = OmegaConf.to_container(cfg, resolve=True)
     facts, data = tree["facts"] or {}, tree["data"]
     kind, shape, columns, size = facts.get("kind"), facts.get("shape", ()), facts.get("columns"), data.get("size")
+    any_size = size or data.get("eval_transforms")
     inputs: dict[str, dict[str, Dims]] = {
-        "image": {"image": ["batch", *shape]},
+        "image": {"image": ["batch", *shape[:1], *(["height", "width"] if any_size else shape[1:])]},
         "sequence": {"values": ["batch", "time", *shape[1:]], "lengths": ["batch"]},
         "table": {"row": ["batch", len(columns)] if columns else ["batch", *shape]},
     }
     if kind not in inputs or not shape or "outputs" not in facts:
         raise UserError(f"`facts.kind` must be one of {', '.join(inputs)}, with a shape and outputs; got `{kind}`.")
-    if size or data.get("eval_transforms"):
-        inputs["image"]["image"][2:] = ["height", "width"]
     return Metadata(
         kind,
         inputs[kind],
@@ -101,7 +99,7 @@ class OwnGraph(nn.Module):
         self.model, self.keys = task, keys
 
     def named_outputs(self, *inputs: Tensor) -> dict[str, Tensor]:
-        """The outputs by their names. Raises UserError where they are no tensors."""
+        """The outputs by their names; UserError where they are no tensors."""
         outputs = self.model(dict(zip(self.keys, inputs, strict=True))) if self.keys else self.model(*inputs)
         if not isinstance(outputs, dict):
             several = outputs if isinstance(outputs, list | tuple) else [outputs]

@@ -2,18 +2,18 @@
 
 import glob
 import math
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from leyden import UserError, said
+from leyden import UserError, listed, said
 from leyden.data import decode, folders, table
-from leyden.data.image_folder import ImageFolder
+from leyden.data.samples import transformed
 from leyden.deploy.graph import Metadata
 
 BATCHES = (".npy", ".npz")
@@ -21,139 +21,130 @@ ENDINGS = {"image": (*decode.ENDINGS, *BATCHES), "sequence": (".csv", *BATCHES),
 
 
 class Sample(NamedTuple):
-    """One input that is still to be read; `read` raises UserError where it cannot be."""
+    """One input: what the model takes, a picture that is still to be decoded, or why there is nothing."""
 
     name: str
-    read: Callable[[], Tensor]
-    target: Tensor | None = None  # where it is known
+    x: Tensor | Path | str
 
 
-def of_split(split: str, data: Any) -> Iterator[Sample]:
-    """The samples of a split of a run's own datamodule, with their targets."""
-    samples = data.splits[split]
-    for index in range(len(samples)):
-        name = data.name(split, index) if isinstance(data, ImageFolder) else f"{split}[{index}]"
-        yield Sample(name, partial(read_from_split, samples, index), samples.y[index])
-
-
-def read_from_split(samples: Any, index: int) -> Tensor:
-    x, _, _ = samples.__getitems__([index])
-    return x[0][0] if isinstance(x, tuple) else x[0]
-
-
-def of_path(path: str, metadata: Metadata) -> Iterator[Sample]:
-    """All samples of a file, a folder or a pattern; of several files one that cannot be opened is a sample, too.
-
-    Raises:
-        UserError: there is none that the model takes, or the only file cannot be opened or does not fit the model.
-    """
-    files = matching_files(path, metadata.kind)
+def of_path(path: str, metadata: Metadata) -> list[Sample]:
+    """All samples of a file, a folder or a pattern; UserError if there is none. Of several files one may be bad."""
+    files, samples = matching_files(path, metadata.kind), list[Sample]()
     for name, file in files:
         try:
             if file.suffix.lower() in BATCHES or metadata.kind == "sequence":
-                yield from arrays(name, file, metadata)
-            elif metadata.kind == "table":
-                yield from rows(name, file, metadata)
+                samples += arrays(name, file, metadata)
             else:
-                channels, *sides = metadata.inputs["image"][1:]
-                size: Any = metadata.size or (None if "height" in sides else sides)  # as it is, for own transforms
-                yield Sample(name, partial(decode.decode, file, size, channels, metadata.background))
+                samples += rows(name, file, metadata) if metadata.kind == "table" else [Sample(name, file)]
         except UserError as error:
             if len(files) == 1:
                 raise
-            yield Sample(name, partial(read_nothing, str(error)))
-
-
-def read_nothing(sentence: str) -> Tensor:
-    raise UserError(sentence)
+            samples.append(Sample(name, str(error)))
+    return samples
 
 
 def matching_files(path: str, kind: str) -> list[tuple[str, Path]]:
     """Name and path of each file, sorted; hidden ones in a folder are left out. Raises UserError if there is none."""
     root = Path(path).expanduser()
     pattern = glob.escape(str(root)) + "/**" * root.is_dir() if root.exists() else str(root)
-    files = [Path(name) for name in sorted(glob.glob(pattern, recursive=True)) if name.lower().endswith(ENDINGS[kind])]
-    if not (files := [file for file in files if file.is_file()]):
+    found = [Path(name) for name in sorted(glob.glob(pattern, recursive=True)) if name.lower().endswith(ENDINGS[kind])]
+    if not (files := [file for file in found if file.is_file()]):
         takes = f"{kind}s ({', '.join(ENDINGS[kind])})"
         raise UserError(f"`input` must be {takes}: a file, a folder or a pattern of them; got `{path}`.")
     return [(decode.shown(file.relative_to(root).as_posix() if root.is_dir() else file), file) for file in files]
 
 
-def arrays(name: str, file: Path, metadata: Metadata) -> Iterator[Sample]:
-    """The samples of a batch: a .npy file, or `x` of a .npz file; for sequences T x F, in a .csv file too, is one.
-
-    Raises:
-        UserError: it cannot be read, or is not of the shape and type that the model takes.
-    """
+def arrays(name: str, file: Path, metadata: Metadata) -> list[Sample]:
+    """The samples of a .npy file, of `x` of a .npz file, or a sequence in a .csv file; UserError if they do not fit."""
     try:
         csv = file.suffix.lower() == ".csv"
-        x = folders.load(file).numpy() if csv else np.load(file, mmap_mode="r", allow_pickle=False)
+        content = folders.load(file).numpy() if csv else np.load(file, allow_pickle=False)
         beside = file.with_name(file.name.removesuffix("x.npy") + "lengths.npy")  # of padded sequences, as data=arrays
         lengths = np.load(beside) if metadata.kind == "sequence" and beside.exists() else None
-        x, lengths = (x, lengths) if isinstance(x, np.ndarray) else (x["x"], x.get("lengths"))
+        if not isinstance(content, np.ndarray):
+            content, lengths = content["x"], content.get("lengths")
+        x = torch.from_numpy(np.array(content))
     except UserError:
         raise
     except Exception as error:  # damaged heads and archives have errors of many kinds
         raise UserError(f"{file} cannot be read as a batch ({said(error)}).") from error
-    single = metadata.kind == "sequence" and x.ndim == 2
-    x, dims = x[None] if single else x, next(iter(metadata.inputs.values()))
+    if metadata.kind == "table":  # from float64: the rest fits into 32 bits
+        x = x.double() - torch.tensor([column.get("offset", 0.0) for column in metadata.columns or [{}]]).double()
     if metadata.kind == "image":
-        x = channels_first(x, dims)
-    fits = x.ndim == len(dims) and all(isinstance(d, str) or d == size for d, size in zip(dims, x.shape, strict=True))
-    bytes_fit = metadata.kind != "image" or (x.dtype == "uint8") == (metadata.dtype == "uint8")  # those are scaled
-    if not fits or x.dtype.kind not in "buif" or not bytes_fit:
-        takes, got = (" x ".join(map(str, sizes)) for sizes in (dims, x.shape))
-        raise UserError(f"{file} must hold {metadata.dtype} of {takes}, as the model takes it; got {x.dtype} of {got}.")
-    for index, values in enumerate(x):
-        where = name if single else f"{name}[{index}]"
-        values = values if lengths is None else values[: lengths[index]]
-        yield Sample(where, partial(read_entry, where, values, metadata))
+        x = channels_first(x, metadata.dims)
+    batch = as_batch(file, x, metadata)
+    names = [name] if x.dim() < batch.dim() else [f"{name}[{index}]" for index in range(len(batch))]
+    parts = list(batch) if lengths is None else [part[:length] for part, length in zip(batch, lengths, strict=True)]
+    good = [metadata.kind != "sequence" or bool(len(part) and part.isfinite().all()) for part in parts]
+    bad = "an empty sequence, or one with NaN or infinity, is none"
+    return [Sample(n, part if fits else f"{n}: {bad}.") for n, part, fits in zip(names, parts, good, strict=True)]
 
 
-def channels_first(x: np.ndarray, dims: list[Any]) -> np.ndarray:
+def channels_first(x: Tensor, dims: list[Any]) -> Tensor:
     """Pictures of N x H x W, or N x H x W x C, as N x C x H x W of the model's `dims`."""
-    if x.ndim == 3 and dims[1] == 1:
+    if x.dim() == 3 and dims[1] == 1 and x.shape[0] != 1:
         return x[:, None]
-    last = x.ndim == 4 and x.shape[1] != dims[1] and x.shape[3] == dims[1]
-    return np.moveaxis(x, 3, 1) if last else x
+    last = x.dim() == 4 and x.shape[1] != dims[1] and x.shape[3] == dims[1]
+    return x.movedim(3, 1) if last else x
 
 
-def read_entry(where: str, values: np.ndarray, metadata: Metadata) -> Tensor:
-    """A sample of a batch as the model takes it."""
-    x = torch.from_numpy(np.array(values))
-    if metadata.kind == "image":
-        x = x if metadata.dtype == "uint8" else x.float()
-        return decode.resized(x[None], metadata.size)[0]
-    if metadata.kind == "table":
-        offsets = [column.get("offset", 0.0) for column in metadata.columns or [{}]]
-        return (x.double() - torch.tensor(offsets, dtype=torch.float64)).float()
-    if not len(x) or not x.isfinite().all():
-        raise UserError(f"{where} is empty, or holds NaN or infinity.")
-    return x.float()
+def as_batch(what: object, x: Tensor, metadata: Metadata, floats: bool = False) -> Tensor:
+    """Samples as the model takes them, or a single one as a batch; UserError if x is not of its shape or type.
 
-
-def rows(name: str, file: Path, metadata: Metadata) -> Iterator[Sample]:
-    """The rows of a CSV file; columns are found by their names where the run knows them, else by their places.
-
-    Raises:
-        UserError: the file cannot be read, or does not have the columns that the run was trained on.
+    `floats`: pictures may be of 0..1, too.
     """
-    cells, places, _ = table.load(file, metadata.separator, metadata.missing, metadata.encoding)
-    columns = metadata.columns or [{"name": column} for column in cells]
+    dims = metadata.dims
+    batch = x[None] if x.dim() == len(dims) - 1 else x
+    fits = batch.dim() == len(dims) and all(d in (n, str(d)) for d, n in zip(dims, batch.shape, strict=True))
+    raw = (x.dtype == torch.uint8) == (metadata.dtype == "uint8")  # bytes are scaled to 0..1 later
+    typed = metadata.kind != "image" or raw or (floats and x.is_floating_point())
+    if not (fits and typed and batch.numel()):
+        kind, takes, got = str(x.dtype)[6:], *(" x ".join(map(str, sizes)) for sizes in (dims, x.shape))
+        raise UserError(f"{what} must hold {metadata.dtype} of {takes}, as the model takes it; got {kind} of {got}.")
+    if metadata.kind != "image":
+        return batch.float()
+    return batch.float() if batch.is_floating_point() else decode.resized(batch, metadata.size)
+
+
+def rows(name: str, file: Path, metadata: Metadata) -> list[Sample]:
+    """The rows of a CSV file, by the names of the columns where the run knows them; UserError where it lacks some."""
+    cells, lines, _ = table.load(file, metadata.separator, metadata.missing, metadata.encoding)
+    columns, count = metadata.columns or [{"name": column} for column in cells], metadata.dims[1]
     if missing := [column["name"] for column in columns if column["name"] not in cells]:
-        raise UserError(f"{file} must have the columns of the run: {', '.join(missing)}; got {', '.join(cells)}.")
-    if len(columns) != metadata.inputs["row"][1] or (not metadata.columns and all(map(table.is_number, cells))):
-        raise UserError(f"{file} must have a header and {metadata.inputs['row'][1]} columns; got {', '.join(cells)}.")
-    texts = zip(*(cells[column["name"]] for column in columns), strict=True)
-    for place, row in zip(places, texts, strict=True):
-        yield Sample(f"{name}:{place}", partial(read_row, f"Line {place} of {file}", row, columns))
+        raise UserError(f"{file} must have the columns of the run: {listed(missing)}; got {listed(cells)}.")
+    if len(columns) != count or (not metadata.columns and all(map(table.is_number, cells))):
+        raise UserError(f"{file} must have a header and {count} columns; got {listed(cells)}.")
+    samples, codes = [], [table.codes(column, cells[column["name"]]) for column in columns]
+    for place, line in enumerate(lines):
+        x: Tensor | str = torch.tensor([values[place] for values in codes])
+        for column, values in zip(columns, codes, strict=True):
+            text = cells[column["name"]][place]
+            if math.isnan(values[place]) and text and "categories" not in column:
+                form = " with a decimal comma" if "decimal" in column else ""
+                x = f"Line {line} of {file}: column {column['name']} must be a number{form}; got '{text}'."
+        samples.append(Sample(f"{name}:{line}", x))
+    return samples
 
 
-def read_row(where: str, texts: tuple[str, ...], columns: list[dict[str, Any]]) -> Tensor:
-    """The cells of a line as the model takes them."""
-    x = [table.codes(column, [text])[0] for column, text in zip(columns, texts, strict=True)]
-    for column, text, value in zip(columns, texts, x, strict=True):
-        if math.isnan(value) and text and "categories" not in column:
-            form = " with a decimal comma" if "decimal" in column else ""
-            raise UserError(f"{where}: column {column['name']} must be a number{form}; got '{text}'.")
-    return torch.tensor(x)
+def collate(metadata: Metadata, transforms: list[Callable[[Tensor], Tensor]], samples: list[Sample]) -> dict[str, Any]:
+    """The batch of a Predictor; of sequences `x` is values, padded with zeros, and lengths."""
+    good, errors = list[Tensor](), list[str | None]()
+    for name, x in samples:
+        try:
+            if isinstance(x, Path):
+                channels, *sides = metadata.dims[1:]
+                size: Any = metadata.size or (None if "height" in sides else sides)  # as it is, for own transforms
+                x = decode.decode(x, size, channels, metadata.background)
+            if isinstance(x, str):
+                raise UserError(x)
+            x = transformed(x, transforms)
+            if good and x.dim() == 3 and x.shape != good[0].shape:
+                raise UserError(f"{name} is {list(x.shape)} after the run's transforms, others are not.")
+            good.append(x)
+            errors.append(None)
+        except UserError as error:
+            errors.append(str(error))
+    x = (torch.stack(good),) if good and good[0].dim() != 2 else None
+    if good and x is None:
+        x = pad_sequence(good, batch_first=True), torch.tensor([len(values) for values in good])
+    return {"names": [sample.name for sample in samples], "x": x, "y": None, "errors": errors}

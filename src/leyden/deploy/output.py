@@ -11,15 +11,14 @@ import torch
 from pandas import DataFrame
 from torch import Tensor
 
-from leyden import UserError, files
+from leyden import UserError, files, listed, said
 
 
 @contextmanager
 def writing(path: Path, overwrite: bool = False) -> Iterator[Path]:
-    """A path beside the file, which takes the file's place at the end; after an error nothing is left.
+    """A path beside the file, which takes its place at the end; after an error nothing is left.
 
-    Raises:
-        UserError: the file is there and may not be replaced, or it cannot be written.
+    Raises UserError where the file may not be replaced, or cannot be written.
     """
     if path.is_dir() or (path.exists() and not overwrite):
         raise UserError(f"{path} is there already; type another output=<file>, or overwrite=true to replace a file.")
@@ -39,13 +38,23 @@ def writing(path: Path, overwrite: bool = False) -> Iterator[Path]:
 
 
 def table(outputs: list[Any]) -> tuple[DataFrame, dict[str, np.ndarray]]:
-    """What predict_steps returned: the rows, from `name` to `error`, and arrays of several values for each sample."""
-    parts = [{str(k): as_array(v) for k, v in part.items()} if isinstance(part, Mapping) else {} for part in outputs]
-    for part in parts:
-        sizes = {array.shape[:1] for array in part.values()}
-        if len(sizes) != 1 or () in sizes or part.keys() != parts[0].keys():
+    """What predict_steps returned, of several loaders a list each: rows, and arrays of several values a sample.
+
+    Raises UserError where they are no dicts of columns, or nothing.
+    """
+    groups, parts = outputs if outputs and isinstance(outputs[0], list) else [outputs], []
+    for number, part in [(number, part) for number, group in enumerate(groups) for part in group]:
+        arrays = {str(key): as_array(value) for key, value in part.items()} if isinstance(part, Mapping) else {}
+        sizes = {array.shape[:1] for array in arrays.values()}
+        if len(sizes) != 1 or () in sizes:
             raise UserError("`predict_step` must return a dict of tensors or lists with an entry for each sample.")
-    whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        parts.append(({"dataloader_idx": np.full(*sizes, number)} if len(groups) > 1 else {}) | arrays)
+    if not parts:
+        raise UserError("There is nothing to predict in what was asked for.")
+    try:
+        whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    except (KeyError, ValueError) as error:
+        raise UserError(f"`predict_step` must return the same names and shapes each time ({said(error)}).") from error
     count = len(next(iter(whole.values())))
     columns: dict[str, Any] = {"name": list(map(str, range(count)))}
     for name, array in whole.items():
@@ -57,11 +66,18 @@ def table(outputs: list[Any]) -> tuple[DataFrame, dict[str, np.ndarray]]:
     return rows, {name: array for name, array in whole.items() if array.size != count}
 
 
+def as_array(values: Any) -> np.ndarray:
+    """What a predict_step gives under one name; bfloat16, which numpy lacks, as float32."""
+    if isinstance(values, Tensor):
+        values = (values.float() if values.dtype == torch.bfloat16 else values).detach().cpu()
+    return np.asarray(values)
+
+
 def save(outputs: list[Any], path: Path | None, beside: Path | None, overwrite: bool) -> DataFrame:
     """Write what predict_steps returned to the path beside the file, or to the screen, and arrays to a .npz file."""
     rows, arrays = table(outputs)
     if path is None and arrays:
-        raise UserError(f"{', '.join(arrays)} of `predict_step` are arrays, which need a file; type output=<file>.csv.")
+        raise UserError(f"{listed(arrays)} of `predict_step` are arrays, which need a file; type output=<file>.csv.")
     if path and path.suffix.lower() == ".jsonl":
         rows.to_json(beside, orient="records", lines=True, force_ascii=False, double_precision=15)
     else:
@@ -70,10 +86,3 @@ def save(outputs: list[Any], path: Path | None, beside: Path | None, overwrite: 
         with writing(path.with_suffix(".npz"), overwrite) as other, open(other, "wb") as file:
             np.savez(file, allow_pickle=False, **arrays)
     return rows
-
-
-def as_array(values: Any) -> np.ndarray:
-    """What a predict_step gives under one name; bfloat16, which numpy lacks, as float32."""
-    if isinstance(values, Tensor):
-        values = (values.float() if values.dtype == torch.bfloat16 else values).detach().cpu()
-    return np.asarray(values)

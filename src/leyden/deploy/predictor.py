@@ -1,82 +1,53 @@
-"""A prediction under a Trainer: batches of samples in, columns of names and values out."""
+"""A prediction: batches of samples in, columns of names and values out; under a Trainer, or by hand in Python."""
 
+import inspect
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from lightning import LightningDataModule, LightningModule
 from lightning.pytorch.utilities.model_helpers import is_overridden
-from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
+from omegaconf import DictConfig, OmegaConf
+from torch import Tensor, nn
 
 from leyden import UserError, require
 from leyden.data.datamodule import DataModule
-from leyden.data.samples import transformed
+from leyden.data.image_folder import ImageFolder
+from leyden.deploy import graph, inputs, output
 from leyden.deploy.graph import Metadata
-from leyden.deploy.inputs import Sample
-
-
-def collate(transforms: list[Callable[[Tensor], Tensor]], samples: list[Sample]) -> dict[str, Any]:
-    """Read a batch: `x` is what the model takes of the samples that could be read, `errors` has a sentence or None."""
-    good, errors = list[Tensor](), list[str | None]()
-    for sample in samples:
-        try:
-            one = transformed(sample.read(), transforms)
-            if good and one.dim() == 3 and one.shape != good[0].shape:
-                raise UserError(f"{sample.name} is {list(one.shape)} after the run's transforms, others are not.")
-            good.append(one)
-            errors.append(None)
-        except UserError as error:
-            errors.append(str(error))
-    x: Any = (torch.stack(good),) if good and good[0].dim() != 2 else None
-    if good and x is None:  # sequences, padded with zeros, and their lengths
-        x = pad_sequence(good, batch_first=True), torch.tensor([len(values) for values in good])
-    return {"names": [s.name for s in samples], "targets": [s.target for s in samples], "errors": errors, "x": x}
-
-
-def to_predict(datamodule: LightningDataModule, split: str) -> LightningDataModule:
-    """The datamodule, so changed that a split is what it predicts.
-
-    Raises:
-        UserError: it has no loader for it, or one that may be shuffled.
-    """
-    if isinstance(datamodule, DataModule) and split != "predict":
-        datamodule.tested, split = split, "test"
-    good = split != "train" and is_overridden(f"{split}_dataloader", datamodule)
-    require(good, "split", f"one of val, test, predict that {type(datamodule).__name__} has a loader for", split)
-    loader, setup = getattr(datamodule, f"{split}_dataloader"), datamodule.setup
-    changed: Any = datamodule
-    changed.setup = lambda stage: setup("validate" if split == "val" else split)
-    changed.predict_dataloader = lambda: iter(loader())  # Lightning would build a loader anew, which may fail
-    return changed
+from leyden.resume import checkpoints
+from leyden.run import build, configs, paths
+from leyden.tasks.supervised import Supervised
 
 
 class Predictor(LightningModule):
-    """Columns for the samples of `collate`; what could not be read has an error in place of values."""
+    """Columns for the samples of a batch; what could not be read has an error in place of values."""
 
-    def __init__(self, graph: Callable[..., Tensor], metadata: Metadata, top_k: int, all_probs: bool):
+    def __init__(self, model: nn.Module, metadata: Metadata, top_k: int, all_probs: bool):
         super().__init__()
-        self.graph, self.metadata, self.top_k, self.all_probs = graph, metadata, top_k, all_probs
+        self.graph, self.metadata, self.top_k, self.all_probs = model, metadata, top_k, all_probs
 
-    def predict_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, Any]:
-        errors, targets, classes = batch["errors"], batch["targets"], self.metadata.classes
+    def predict_step(self, batch: dict[str, Any], batch_idx: int = 0) -> dict[str, Any]:
+        """`x` of a batch is what the model takes of those samples that have None in `errors`."""
+        errors, y, classes = batch["errors"], batch["y"], self.metadata.classes
         width = next(iter(self.metadata.outputs.values()))[1]
         readable = torch.zeros(0, width) if batch["x"] is None else self.graph(*batch["x"]).cpu()
         outputs = readable.new_full((len(errors), width), math.nan)
         outputs[torch.tensor([error is None for error in errors])] = readable
         columns: dict[str, Any] = {"name": batch["names"]}
         if not classes:
-            known = {} if None in targets else numbered("target", torch.stack(targets))
-            return columns | numbered("prediction", outputs) | known | {"error": errors}
+            columns |= numbered("prediction", outputs) | ({} if y is None else numbered("target", y))
+            return columns | {"error": errors}
         values, order = outputs.sort(dim=1, descending=True, stable=True)
         for place in range(min(self.top_k, len(classes))):
             end, best = f"_{place + 1}" if place else "", order[:, place].tolist()
             columns[f"prediction{end}"] = [None if e else classes[k] for k, e in zip(best, errors, strict=True)]
             columns[f"probability{end}"] = values[:, place]
         columns |= {f"prob_{name}": outputs[:, n] for n, name in enumerate(classes) if self.all_probs}
-        if None not in targets:
-            columns["target"] = [classes[y] for y in targets]
+        if y is not None:
+            columns["target"] = [classes[label] for label in y.flatten().tolist()]
         return columns | {"error": errors}
 
 
@@ -84,3 +55,92 @@ def numbered(name: str, values: Tensor) -> dict[str, Tensor]:
     """B or B x 1 as one column, B x K as several."""
     columns = values.reshape(len(values), -1).T
     return {name if len(columns) == 1 else f"{name}_{n}": column for n, column in enumerate(columns, 1)}
+
+
+def of_split(split: str, data: DataModule) -> Iterator[dict[str, Any]]:
+    """The batches of a split of the run's data, for a Predictor."""
+    for x, y, keys in data.loader(split):
+        pictures = isinstance(data, ImageFolder)
+        names = [data.name(split, key) if pictures else f"{split}[{key}]" for key in keys.tolist()]
+        yield {"names": names, "x": x if isinstance(x, tuple) else (x,), "y": y, "errors": [None] * len(y)}
+
+
+def to_predict(task: LightningModule, datamodule: LightningDataModule, split: str) -> LightningDataModule:
+    """The datamodule, so changed that a split is what the task predicts; UserError where it has no loader in order."""
+    if isinstance(datamodule, DataModule) and split != "predict":
+        datamodule.tested, split = split, "test"
+    good = split != "train" and is_overridden(f"{split}_dataloader", datamodule)
+    require(good, "split", f"one of val, test, predict that {type(datamodule).__name__} has a loader for", split)
+    loader, setup = getattr(datamodule, f"{split}_dataloader"), datamodule.setup
+
+    def predict_dataloader() -> Any:
+        loaders = loader()
+        if not isinstance(loaders, list | tuple | dict):
+            return iter(loaders)  # Lightning would build a loader anew, which may fail
+        if "dataloader_idx" not in inspect.signature(task.predict_step).parameters:
+            raise UserError(f"There are several loaders: predict_step of {type(task).__name__} needs a dataloader_idx.")
+        return [iter(each) for each in (loaders.values() if isinstance(loaders, dict) else loaders)]
+
+    changed: Any = datamodule
+    changed.setup = lambda stage: setup("validate" if split == "val" else split)
+    changed.predict_dataloader = predict_dataloader
+    return changed
+
+
+class Loaded(NamedTuple):
+    """A run that is ready to use: `loaded(x)` predicts, in 32 bits and on the task's device."""
+
+    config: DictConfig
+    model: nn.Module
+    datamodule: LightningDataModule
+    task: LightningModule
+
+    @torch.no_grad()
+    def __call__(self, x: Any, top_k: int = 1, all_probs: bool = False) -> Any:
+        """The rows of predict.py, as a DataFrame, for a batch as the loader yields it, its x alone, or one sample.
+
+        x: B x the shape of a sample, as array or tensor; of sequences a pair of values, B x T x F, and lengths, B, or
+        one of T x F; UserError for others. A task of your own gets the batch, and gives what its predict_step returns.
+        """
+        task: Any = self.task
+        if is_overridden("predict_step", task):
+            return task.predict_step(self.datamodule.on_after_batch_transfer(x, 0), 0)
+        require(isinstance(task, Supervised), "task", "one with a predict_step(batch, batch_idx)", type(task).__name__)
+        metadata, y = graph.metadata_of(self.config, task.meaning), None
+        sequence = metadata.kind == "sequence"
+        if isinstance(x, tuple | list) and hasattr(x[0], "shape") != sequence:  # a batch
+            x, y = x[0], torch.as_tensor(x[1])
+        values, *lengths = map(torch.as_tensor, x if isinstance(x, tuple | list) and sequence else [x])
+        values = inputs.as_batch("x", values, metadata, floats=True)
+        if sequence and not lengths:
+            lengths = [torch.full((len(values),), values.shape[1])]
+        batch: dict[str, Any] = {"names": list(map(str, range(len(values)))), "errors": [None] * len(values)}
+        batch |= {"y": None if y is None else y.reshape(len(values), -1)}
+        batch["x"] = [part.to(task.device) for part in (values, *lengths)]
+        predictor = Predictor(graph.Graph(task), metadata, top_k, all_probs)
+        return output.table([predictor.predict_step(batch)])[0]
+
+
+def trained(cfg: DictConfig) -> LightningModule:
+    """The task of a run, with the weights of the checkpoint that `cfg.run` is; UserError where they do not fit."""
+    task = build.task(cfg)
+    checkpoints.load(task, Path(cfg.run))
+    return task
+
+
+def load(run: Path | str, exact: bool = True, trusted: Sequence[str] = ()) -> Loaded:
+    """`leyden.load`: a run by what `run=` takes, with the weights of its best checkpoint or of the one that is named.
+
+    `exact=False`: also where the data has changed; `trusted`: packages that it may build from, besides those in conf/.
+
+    Raises:
+        UserError: there is no such run, it may not be built, or its data is gone or has changed.
+    """
+    found = paths.find(str(run), paths.logs_folder())
+    tree = configs.stored(found.directory)
+    own = OmegaConf.load(paths.CONF / "_packages.yaml").own
+    tree.update(run=str(found.checkpoint(str(run))), run_dir=None, own=own, trusted=list(trusted), exact=exact)
+    if OmegaConf.select(tree, "model.weights"):  # the checkpoint has them
+        tree.model.weights = None
+    task, datamodule = trained(tree).eval(), build.data(tree)
+    return Loaded(tree, getattr(task, "model", getattr(task, "net", task)), datamodule, task)

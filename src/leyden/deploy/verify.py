@@ -9,12 +9,13 @@ import torch
 from lightning import LightningDataModule, LightningModule
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from leyden import Failed, UserError, said
 from leyden.data.datamodule import DataModule
-from leyden.data.decode import decode, resized
+from leyden.data.decode import resized
 from leyden.data.image_folder import ImageFolder
-from leyden.data.samples import transformed
+from leyden.data.samples import Samples, to_float, transformed
 from leyden.deploy import formats
 from leyden.deploy.graph import Graph, Metadata, OwnGraph, resize_in_float
 from leyden.tasks.supervised import Supervised
@@ -25,56 +26,47 @@ Cases = list[tuple[tuple[Tensor, ...], tuple[Tensor, ...]]]  # inputs, and what 
 
 
 def from_data(task: Supervised, datamodule: LightningDataModule, metadata: Metadata) -> tuple[Graph, Metadata, Cases]:
-    """A task of leyden, and real samples of its validation data (or of test, or train, where there is none).
+    """A task of leyden, and real samples of val, or else of test or train.
 
-    Raises:
-        UserError: a datamodule that does not show its samples one by one.
+    Raises UserError for a datamodule that does not show its samples one by one.
     """
     if not isinstance(datamodule, DataModule):
         raise UserError("An export is checked on real samples, which only a datamodule of leyden shows one by one.")
-    samples: Any = next(datamodule.splits[split] for split in ("val", "test", "train") if len(datamodule.splits[split]))
+    samples = next(datamodule.splits[split] for split in ("val", "test", "train") if len(datamodule.splits[split]))
     if metadata.kind == "image" and not isinstance(datamodule, ImageFolder):
         metadata.dtype = str(samples.x.dtype).removeprefix("torch.")
-        if not metadata.size:
-            metadata.inputs["image"][1:] = list(samples.x.shape[1:])  # before any transforms
+        metadata.inputs["image"][1:] = list(samples.x.shape[1:])  # before any transforms
     steps: list[Any] = [partial(resize_in_float, size=metadata.size)] if metadata.size else []
-    graph = Graph(task, steps + datamodule.transforms["val"])
-    batches = [raw_batch(datamodule, samples, metadata, count) for count in BATCHES]
-    return graph.eval(), metadata, [(inputs, (reference(task, datamodule, metadata, inputs),)) for inputs in batches]
+    batches = [raw_batch(samples, metadata, count) for count in BATCHES]
+    cases: Cases = [(inputs, (reference(task, samples, metadata, inputs),)) for inputs in batches]
+    return Graph(task, [*steps, *samples.transforms]).eval(), metadata, cases
 
 
-def raw_batch(datamodule: Any, samples: Any, metadata: Metadata, count: int) -> tuple[Tensor, ...]:
-    """Samples before transforms; where any length or size is taken, one that depends on `count`."""
+def raw_batch(samples: Samples, metadata: Metadata, count: int) -> tuple[Tensor, ...]:
+    """Samples before transforms; where any length or size is taken, of one that depends on `count`."""
     keys, more = [(count + place) % len(samples) for place in range(count)], count - 1
     if metadata.kind == "sequence":
         (values, lengths), _, _ = samples.__getitems__(keys)
-        steps = torch.arange(values.shape[1] + more).clamp(max=lengths[:, None] - 1)  # the last one is repeated
-        return values.gather(1, steps[:, :, None].expand(-1, -1, values.shape[2])), lengths + more
-    height, width = metadata.size or (224, 224)
-    any_size = more and "height" in next(iter(metadata.inputs.values()))
-    size = (height + 9 * more, width + 5 * more) if any_size else None  # one picture as it is
-    if not isinstance(datamodule, ImageFolder):
-        return (resized(samples.x.index_select(0, torch.tensor(keys)), size),)
-    files = [samples.x.path(key) for key in keys]
-    return (torch.stack([decode(file, size, *datamodule.settings[1:]) for file in files]),)
+        return pad(values, (0, 0, 0, more)), lengths
+    parts, size = [samples.x[key] for key in keys], None
+    if "height" in metadata.dims:
+        size = [side + step * more for side, step in zip(parts[0].shape[1:], (9, 5), strict=True)]
+    return (torch.cat([resized(part[None], size) for part in parts]),)
 
 
-def reference(task: Supervised, datamodule: DataModule, metadata: Metadata, inputs: tuple[Tensor, ...]) -> Tensor:
+def reference(task: Supervised, samples: Samples, metadata: Metadata, inputs: tuple[Tensor, ...]) -> Tensor:
     """What the task itself makes of a raw batch, on the way that an evaluation takes."""
     x: Any = inputs
     if metadata.kind != "sequence":
-        x = resized(inputs[0], metadata.size)
-        x = torch.stack([transformed(part, datamodule.transforms["val"]) for part in x])
-        x, _ = datamodule.on_after_batch_transfer((x, None, torch.zeros(0)), 0)
+        x = to_float(torch.stack([transformed(x, samples.transforms) for x in resized(inputs[0], metadata.size)]))
     with torch.no_grad():
         return task.readout()(task(x).float())
 
 
 def from_example(task: LightningModule) -> tuple[OwnGraph, Metadata, Cases]:
-    """A user's own task, and its `example_input`, a batch (a tensor, several, or a dict) for its `forward`.
+    """A user's own task, and its `example_input`, a batch (a tensor, several, or a dict) for its forward.
 
-    Raises:
-        UserError: it has no forward or no example_input, or the input is none.
+    Raises UserError where it lacks one of them.
     """
     name, example = type(task).__name__, getattr(task, "example_input", None)
     if not is_overridden("forward", task) or example is None:
@@ -94,10 +86,9 @@ def from_example(task: LightningModule) -> tuple[OwnGraph, Metadata, Cases]:
 
 
 def check(form: str, path: Path, graph: nn.Module, metadata: Metadata, cases: Cases) -> dict[str, Any]:
-    """The report: max_abs_diff (of values in the target's standard deviations), tolerance, batches.
+    """The largest difference, of values in the target's standard deviations, its limit, and the sizes that were tried.
 
-    Raises:
-        Failed: the file does not run at other sizes, or is further from the checkpoint than the tolerance.
+    Raises Failed where the file does not run at all sizes, or is further from the checkpoint.
     """
     try:
         run = formats.load(form, path, graph)
@@ -105,17 +96,17 @@ def check(form: str, path: Path, graph: nn.Module, metadata: Metadata, cases: Ca
             results = [run(*inputs) for inputs, _ in cases]
     except Exception as error:  # runtimes have errors of many kinds, and long ones
         raise Failed(f"The exported file does not run ({said(error)[:300]}). Nothing was written.") from error
-    batches, difference = [], torch.zeros(())
+    difference = torch.zeros(())
     scale = torch.tensor(metadata.target_std or 1.0, dtype=torch.float64)
     for (inputs, expected), outputs in zip(cases, results, strict=True):
         actual = [torch.as_tensor(part) for part in (outputs if isinstance(outputs, list | tuple) else [outputs])]
         sizes, got, want = ([list(part.shape) for part in parts] for parts in (inputs, actual, expected))
         if got != want:
             raise Failed(f"For {sizes} the exported file gives {got}, the checkpoint {want}. Nothing was written.")
-        batches.append(sizes)
         for one, other in zip(actual, expected, strict=True):  # NaN if any is
             difference = difference.maximum(((one.double() - other.double()).abs() / scale).max())
     limit = RESIZED if metadata.size else TOLERANCE
     if not difference <= limit:
         raise Failed(f"The exported file is {difference:.2g} away from the checkpoint, above {limit:g}; not written.")
+    batches = [[list(part.shape) for part in inputs] for inputs, _ in cases]
     return {"max_abs_diff": float(difference), "tolerance": limit, "batches": batches}

@@ -36,7 +36,7 @@ OF_HYDRA = (
 def find(asked: str, logs: Path) -> Path:
     """The directory of a sweep: a path, a name in logs/sweep, or latest; UserError if there is no such sweep."""
     places = [Path(asked).expanduser(), paths.in_project(asked), logs / "sweep" / asked]
-    for path in sorted(logs.glob("sweep/*/"), reverse=True) if asked == "latest" else places:
+    for path in paths.sweeps(logs) if asked == "latest" else places:
         if "keys" in read_json(path / "sweep.json"):
             return path.resolve()
     raise UserError(f"There is no sweep {asked} in {logs}; type sweep=latest, or train.py -m <key>=<a>,<b> for one.")

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from leyden.report.results import FACTS, MISSING, curves, flat, read, setting
+from leyden.report.results import FACTS, MISSING, flat, logged, read, setting
 from leyden.run.keys import role
 from leyden.run.run import Run
 
@@ -39,8 +39,8 @@ def facts(directory: Path) -> dict[str, dict[str, Any]]:
 def parting(first: Path, second: Path) -> str:
     """The first step at which logged losses differ; of tasks that log none, any logged value."""
     texts = {"dtype": str, "keep_default_na": False, "na_values": [""]}  # to the last digit, and a NaN is a value
-    logged = [curves(run, **texts).drop(columns="epoch").melt("step").dropna() for run in (first, second)]
-    both = logged[0].merge(logged[1], on=["step", "variable"]).astype({"step": int}).sort_values("step", kind="stable")
+    one, other = (logged(run, **texts).drop(columns="epoch").melt("step").dropna() for run in (first, second))
+    both = one.merge(other, on=["step", "variable"]).astype({"step": int}).sort_values("step", kind="stable")
     losses = both[both.variable.str.contains("loss")]
     both = both if losses.empty else losses
     apart = both[both.value_x != both.value_y]

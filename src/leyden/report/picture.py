@@ -11,19 +11,15 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from leyden import UserError
-from leyden.report.results import setting
-from leyden.report.tables import Table, curve, mean_and_std
+from leyden.report.results import curve, setting
+from leyden.report.tables import Table, mean_and_std
 
 ACROSS, BEST = 4, 6  # panels side by side; rows of which curves are drawn
 LOOK: dict[str, Any] = {"font.size": 9, "axes.grid": True, "grid.alpha": 0.3, "text.parse_math": False}
 
 
 def draw(tables: list[Table], file: Path) -> None:
-    """Write the picture, with a panel of curves for each table and one for each setting.
-
-    Raises:
-        UserError: the file cannot be written, or its ending is no kind of picture.
-    """
+    """Write the picture, a panel of curves for each table and one for each setting; UserError where it cannot be."""
     panels: list[tuple[Table, Any]] = [(table, key) for table in tables for key in (None, *table.settings)]
     across, down = min(len(panels), ACROSS), math.ceil(len(panels) / ACROSS)
     with style.context(["tableau-colorblind10", LOOK]):

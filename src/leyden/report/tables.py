@@ -2,22 +2,21 @@
 
 import math
 import os
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
 
 import pandas
 from tabulate import tabulate
 
-from leyden import UserError
-from leyden.report.results import FACTS, MISSING, curves, setting
-from leyden.run.keys import direction, role
+from leyden import listed
+from leyden.report.results import FACTS, MISSING, check_metric, mode_of, setting, with_best
+from leyden.run.keys import role
 from leyden.run.run import Status
 
 REPEATS = ("seed", "data.fold")  # keys of runs that are one row
-NAMES = 10  # of runs, in one line
+NUMBERS = ["value", "epoch", "test", "seconds", "samples_per_second"]  # of which a row has the mean
 STYLES = {"text": "outline", "markdown": "github", "latex": "latex_booktabs"}  # of tabulate
 
 
@@ -28,75 +27,63 @@ class Table:
     metric: str
     mode: str | None  # min or max; None: unknown, and the rows are in the order of the runs
     settings: list[str]  # the columns of what differs
-    rows: pandas.DataFrame  # settings value std epoch test test_std n seconds samples_per_second status runs
+    rows: pandas.DataFrame  # settings, NUMBERS, std test_std n status runs
 
 
 def tables(runs: pandas.DataFrame, metric: str | None = None) -> list[Table]:
     """A table for each objective, the most frequent first, or the one of a metric; UserError if no run knows it."""
     if metric is None:
         return [table(runs[runs.objective == name], name) for name in runs.objective.value_counts().index]
-    if metric not in runs:
-        known = [name for name in runs if "/" in name]
-        near = get_close_matches(metric, known, 1) or known
-        raise UserError(f"No run has the metric {metric}; what there is: {', '.join(near) or 'none yet'}.")
+    check_metric(runs, metric)
     return [table(runs, metric)]
 
 
 def table(runs: pandas.DataFrame, metric: str) -> Table:
     """Rank the rows; runs that differ in the seed or the fold alone are one, the same run once more is another."""
-    same = [str(monitor).rpartition("/")[2] == metric.rpartition("/")[2] for monitor in runs.monitor]
-    typed = [mode for mode in runs[same].get("checkpoint.mode", []) if mode in ("min", "max")]
-    mode, keys = (typed or [direction(metric)])[0], differing(runs)  # as the runs say, else by the name
-    best = [best_of(run, metric, mode) for _, run in runs.iterrows()]
-    runs = runs.assign(value=[value for value, _ in best], epoch=[epoch for _, epoch in best])
+    mode, keys = mode_of(runs, metric), differing(runs)
     test = None if metric.startswith("test/") else runs.get(test_of(metric))
-    runs = runs.assign(test=test, finished=runs.status == Status.FINISHED, place=range(len(runs)))
-    runs = runs.sort_values("finished", ascending=False, kind="stable")
+    runs = with_best(runs, metric, mode).assign(test=test, finished=runs.status == Status.FINISHED)
+    runs = runs.assign(place=range(len(runs))).sort_values("finished", ascending=False, kind="stable")
     texts = runs[keys].map(str)
     copy = texts.groupby(keys).cumcount() if keys else runs.place
     settings = [key for key in keys if key not in REPEATS]
-    groups = [group.sort_values("place") for _, group in runs.groupby([*(texts[key] for key in settings), copy])]
-    if len(groups) < len(runs):
+    runs["row"] = runs.groupby([*(texts[key] for key in settings), copy]).ngroup()
+    runs = runs.sort_values("place")
+    if runs.row.nunique() < len(runs):
         keys = settings
-    rows = pandas.DataFrame([{key: group[key].iloc[0] for key in keys} | aggregate(group) for group in groups])
+    rows = aggregate(runs).join(runs.drop_duplicates("row").set_index("row")[keys])
     for key in classes(runs, keys):
         rows[key] = [setting(value).rpartition(".")[2] for value in rows[key]]
     rows["rank"] = rows.value * {"min": 1, "max": -1, None: 0}[mode]
     rows = rows.sort_values(["finished", "rank", "place"], ascending=[False, True, True], ignore_index=True)
-    return Table(metric, mode, keys, rows.drop(columns=["finished", "rank", "place"]))
+    return Table(metric, mode, keys, rows[[*keys, *NUMBERS, "std", "test_std", "n", "status", "runs"]])
 
 
-def best_of(run: pandas.Series, metric: str, mode: str | None) -> tuple[float | None, float | None]:
-    """The value of a metric and its epoch: of the best weights if they know it, else the best, or the last one."""
-    if metric.startswith("test/") or (metric in (run.monitor, run.objective) and run.best_epoch):
-        return run.get(metric), run.best_epoch
-    values = curve(run.path, metric)
-    if values.empty:
-        return None, None
-    epoch = values.idxmin() if mode == "min" else values.idxmax() if mode == "max" else values.index[-1]
-    return values[epoch], epoch
-
-
-def curve(directory: Path | str, metric: str) -> pandas.Series:
-    """The last number of a metric in each epoch, by epochs from 1."""
-    logged = curves(directory).reindex(columns=["epoch", metric])
-    return logged.groupby(logged.epoch + 1)[metric].last().dropna()
-
-
-def aggregate(group: pandas.DataFrame) -> dict[str, Any]:
-    """The row of some runs: mean and sample standard deviation (n - 1) of the finished ones, where there are any.
+def aggregate(runs: pandas.DataFrame) -> pandas.DataFrame:
+    """By `row` of the runs: mean and sample standard deviation (n - 1) of its finished runs, where there are any.
 
     A mean of which one has no number is none.
     """
-    counted = group[group.finished] if group.finished.any() else group[group.value.notna()]
-    numbers = counted[["value", "epoch", "test", "seconds", "samples_per_second"]].astype(float)
-    mean, std = numbers.mean(skipna=False), numbers.where(numbers.abs() < math.inf).std(skipna=False)
-    statuses = group.status.value_counts()
-    status = ", ".join(f"{n} {status}" if len(statuses) > 1 else status for status, n in statuses.items())
-    row = {"value": mean.value, "std": std.value, "epoch": mean.epoch, "test": mean.test, "test_std": std.test}
-    row |= {"n": len(counted), "seconds": mean.seconds, "samples_per_second": mean.samples_per_second}
-    row |= {"status": status, "runs": list(map(str, group.path))}
-    return row | {"finished": group.finished.any(), "place": group.place.min()}
+    rows = runs.groupby("row")
+    counted = runs[runs.finished | (~rows.finished.transform("any") & runs.value.notna())]
+    numbers = counted[NUMBERS].astype(float)
+    means, finite = numbers.groupby(counted.row), numbers.where(numbers.abs() < math.inf).groupby(counted.row)
+    n = means.size()
+    found = means.mean().where(means.count().eq(n, axis=0))
+    deviations = finite.std().where(finite.count().eq(n, axis=0))
+    found = found.assign(n=n, std=deviations.value, test_std=deviations.test).reindex(rows.groups)
+    found["n"] = found.n.fillna(0).astype(int)
+    for name, values in ("status", rows.status), ("runs", rows.path):
+        found[name] = values.agg(list)
+    found["status"] = found.status.map(counts)
+    found["runs"] = [list(map(str, paths)) for paths in found.runs]
+    return found.assign(finished=rows.finished.any(), place=runs.drop_duplicates("row").set_index("row").place)
+
+
+def counts(statuses: list[str]) -> str:
+    """How many there are of each, or the one that all have."""
+    each = Counter(statuses).most_common()
+    return ", ".join(f"{n} {status}" if len(each) > 1 else status for status, n in each)
 
 
 def differing(runs: pandas.DataFrame) -> list[str]:
@@ -147,7 +134,7 @@ def cells(table: Table) -> pandas.DataFrame:
     """The table as texts, without the columns that say nothing."""
     rows = table.rows
     folder = above([Path(run) for runs in rows.runs for run in runs])
-    columns = {"run": [listed(map(Path, runs), folder) for runs in rows.runs]}
+    columns = {"run": [named(map(Path, runs), folder) for runs in rows.runs]}
     columns |= {key: rows[key].map(setting) for key in table.settings}
     columns[table.metric] = list(map(mean_and_std, rows.value, rows["std"], rows.n))
     columns["epoch"] = rows.epoch.round(1).map(setting)
@@ -170,10 +157,9 @@ def above(runs: Iterable[Path]) -> Path:
     return Path(os.path.commonpath([run.parent for run in runs]))
 
 
-def listed(runs: Iterable[Path], folder: Path) -> str:
+def named(runs: Iterable[Path], folder: Path) -> str:
     """The first ten runs, from a folder above them, and how many there are besides."""
-    names = [run.relative_to(folder).as_posix() for run in runs]
-    return ", ".join(names[:NAMES]) + (f" and {len(names) - NAMES:,} more" if len(names) > NAMES else "")
+    return listed(run.relative_to(folder).as_posix() for run in runs)
 
 
 def mean_and_std(mean: float, std: float, n: int) -> str:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.tensor import DTensor
 
-from leyden import UserError
+from leyden import UserError, listed
 from leyden.files import replacing
 
 log = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ def load(module: nn.Module, path: Path | str, strict: bool = True) -> None:
     fitting = {own[name]: weights[name] for name in fits}
     if not fitting:
         raise UserError(f"{path} holds no weights that fit this model.")
-    if other := ", ".join(sorted((weights.keys() | own.keys()) - fits)):
+    if other := listed(sorted((weights.keys() | own.keys()) - fits)):
         what = f"in which {other} are missing, or too many, or of another shape"
         if strict:
             raise UserError(f"{path} does not fit this model, {what}; strict=false takes what fits.")
@@ -157,7 +157,7 @@ class AtomicIO(TorchCheckpointIO):
         """Leave out hyper-parameters that are objects. Raises UserError if it cannot be written, or read again."""
         path, left_out = Path(path), leave_out_objects(checkpoint)
         if self.first and left_out and self.update_record:
-            names = ", ".join(left_out)
+            names = listed(left_out)
             log.warning("The checkpoints hold no %s: hyper-parameters that are objects, and no plain data.", names)
             self.update_record(hyper_parameters_left_out=left_out)
         try:

@@ -12,7 +12,7 @@ from lightning.pytorch.utilities.types import LRSchedulerConfig
 from torch import Tensor
 from torch.optim import Optimizer
 
-from leyden import UserError, require
+from leyden import UserError, listed, require
 from leyden.lightning_internals import AT_VALIDATIONS, logged, shorten_steps
 from leyden.resume import exact, snapshot
 from leyden.resume.attributes import Attributes
@@ -67,7 +67,7 @@ class Keeper(Callback):
         for key, name in [("objective", self.objective), ("checkpoint.monitor", self.monitor), *plateaus]:
             unknown = name not in names and not name.startswith("train/")  # which nobody knows before the epoch ends
             if unknown and (names - self.before or plateaus):
-                raise UserError(f"{key}={name} is not logged; choose one of {', '.join(sorted(names))}.")
+                raise UserError(f"{key}={name} is not logged; choose one of {listed(sorted(names))}.")
 
     def on_validation_end(self, trainer: Trainer, task: LightningModule) -> None:
         if trainer.state.fn == "fit" and not trainer.sanity_checking:

@@ -73,6 +73,16 @@ def latest(logs: Path, unfinished: bool, sweep: Path | None) -> Run:
     raise UserError(f"There is no {kind} in {logs}; python src/train.py makes one.")
 
 
+def sweeps(logs: Path) -> list[Path]:
+    """The directories of sweeps, first that whose first job began last, wherever its clock stood."""
+
+    def began(path: Path) -> float:
+        starts = (Run(job).started for job in (path / "0", *path.glob("*/")))
+        return next(filter(None, starts), path.stat().st_mtime)
+
+    return sorted(logs.glob("sweep/*/"), key=began, reverse=True)
+
+
 def weights(source: str, logs: Path) -> Path:
     """The file that `init_from=` means: a checkpoint or a state_dict, or the best or last checkpoint of a run."""
     file = Path(str(source)).expanduser()

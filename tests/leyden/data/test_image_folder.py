@@ -105,7 +105,7 @@ def test_a_run_keeps_the_classes_that_it_was_trained_with(data, tmp_path):
     root = fill(tmp_path / "root", ["b", "c"])
     assert data(root, classes=["c", "b"]).facts["classes"] == ["c", "b"]
     fill(root, ["a"])
-    with pytest.raises(UserError, match=r"has the classes \['a'\] that train does not have: \['b', 'c'\]"):
+    with pytest.raises(UserError, match=r"has the classes a that train does not have: b, c"):
         data(root, classes=["b", "c"]).facts  # noqa: B018
 
 
@@ -160,15 +160,15 @@ def test_links_are_followed_once(data, tmp_path):
         (lambda root: None, "root does not exist; set data.root="),
         (lambda root: root.mkdir(), r"needs two or more classes, not \[\]"),
         (lambda root: fill(root, ["only"]), r"needs two or more classes, not \['only'\]"),
-        (lambda root: (fill(root) / "bare").mkdir(), r"has no picture of the classes \['bare'\]; add some, or delete"),
-        (lambda root: put(fill(root) / "raw" / "a.heic", format="JPEG"), r"no picture of the classes \['raw'\]"),
+        (lambda root: (fill(root) / "bare").mkdir(), r"has no picture of the classes bare; add some, or delete"),
+        (lambda root: put(fill(root) / "raw" / "a.heic", format="JPEG"), r"no picture of the classes raw;"),
         (
             lambda root: (fill(root / "train"), fill(root / "val", ["flower", "flowers"])),
-            r"val has the classes \['flowers'\] that train does not have: \['flower', 'temple'\]",
+            r"val has the classes flowers that train does not have: flower, temple",
         ),
         (
             lambda root: (fill(root / "train"), fill(root / "test", ["Temple"])),
-            r"test has the classes \['Temple'\] that train does not have",
+            r"test has the classes Temple that train does not have",
         ),
         (lambda root: (fill(root / "train"), put(root / "val" / "0.jpg")), "val has no picture of the classes"),
     ],
@@ -241,7 +241,7 @@ def test_a_class_of_bad_files_only_is_named(data, tmp_path):
     root = fill(tmp_path / "root", count=3)
     for path in (root / "flower").iterdir():
         path.write_bytes(b"")
-    with pytest.raises(UserError, match=r"No picture of the classes \['flower'\] can be decoded"):
+    with pytest.raises(UserError, match="No picture of the classes flower can be decoded"):
         data(root, on_bad_file="skip").facts  # noqa: B018
 
 

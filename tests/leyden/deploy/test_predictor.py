@@ -7,42 +7,38 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from foreign.two_loaders import Doubled, Two, Unaware
 from leyden import UserError
-from leyden.deploy import output, predictor
+from leyden.deploy import inputs, output, predictor
 from leyden.deploy.graph import Metadata
 from leyden.deploy.inputs import Sample
 
 CLASSES = Metadata("table", {}, {"probs": ["batch", 3]}, classes=["cat", "dog, big", "2"])
 
 
-def read(number):
-    if number % 5 == 3:
-        raise UserError(f"{number} is bad")
-    return torch.full((2,), float(number))
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_each_input_once_and_in_order(workers):
-    samples = [Sample(str(number), partial(read, number)) for number in range(23)]
-    loader = DataLoader(samples, 4, num_workers=workers, collate_fn=partial(predictor.collate, []))
+    bad = {number for number in range(23) if number % 5 == 3}
+    samples = [Sample(str(n), f"{n} is bad" if n in bad else torch.full((2,), float(n))) for n in range(23)]
+    loader = DataLoader(samples, 4, num_workers=workers, collate_fn=partial(inputs.collate, CLASSES, []))
     batches = list(loader)
     assert [name for batch in batches for name in batch["names"]] == [str(number) for number in range(23)]
     for batch in batches:
         good = [name for name, error in zip(batch["names"], batch["errors"], strict=True) if error is None]
         assert batch["x"][0][:, 0].tolist() == [float(name) for name in good]
         for name, error in zip(batch["names"], batch["errors"], strict=True):
-            assert error == (f"{name} is bad" if int(name) % 5 == 3 else None)
+            assert error == (f"{name} is bad" if int(name) in bad else None)
 
 
 def test_sequences_are_padded():
-    samples = [Sample("a", partial(torch.ones, 3, 2)), Sample("b", partial(torch.ones, 5, 2))]
-    values, lengths = predictor.collate([], samples)["x"]
+    samples = [Sample("a", torch.ones(3, 2)), Sample("b", torch.ones(5, 2))]
+    values, lengths = inputs.collate(CLASSES, [], samples)["x"]
     assert values.shape == (2, 5, 2) and lengths.tolist() == [3, 5] and values.sum() == 16
 
 
 def predicted(names, errors, outputs, metadata, top_k=1, all_probs=False, targets=None):
     """The rows of samples for which a model gives these outputs."""
-    batch = {"names": names, "errors": errors, "targets": [None] * len(names) if targets is None else list(targets)}
+    batch = {"names": names, "errors": errors, "y": targets}
     batch["x"] = None if outputs is None else (torch.tensor(outputs),)
     columns = predictor.Predictor(lambda x: x, metadata, top_k, all_probs).predict_step(batch, 0)
     found, _ = output.table([columns])
@@ -69,3 +65,11 @@ def test_values():
     metadata.outputs = {"values": ["batch", 2]}
     (row,) = predicted(["a"], [None], [[1.0, float("nan")]], metadata)
     assert row["prediction_1"] == 1.0 and row["prediction_2"] is None
+
+
+def test_a_task_that_knows_no_loaders_is_told_so():
+    data = predictor.to_predict(Unaware(), Two(), "test")
+    with pytest.raises(UserError, match="There are several loaders: predict_step of Unaware needs a dataloader_idx"):
+        data.predict_dataloader()
+    with pytest.raises(UserError, match="`split` must be one of val, test, predict that Two has a loader for"):
+        predictor.to_predict(Doubled(), Two(), "predict")

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from leyden import UserError
-from leyden.report.results import results
-from leyden.report.tables import above, cells, differing, listed, mean_and_std, table, tables, written
-from synthetic import write
+from leyden.report.tables import above, cells, differing, mean_and_std, named, table, tables, written
+from synthetic import runs_in, write
 
 
 def values(made):
@@ -22,7 +21,7 @@ def make(folder, *runs):
     """Runs of (value, keys[, record])."""
     for n, run in enumerate(runs):
         write(folder / f"{folder.name}-{n}", run[0], run[1], **(run[2:] or [{}])[0])
-    return results(folder)
+    return runs_in(folder)
 
 
 def test_only_what_differs_is_a_column_and_the_best_comes_first(tmp_path):
@@ -94,7 +93,7 @@ def test_of_two_classes_the_name_says_it(tmp_path):
     runs = make(tmp_path, (0.5, {}), (0.6, cnn))
     assert differing(runs) == ["model"] and table(runs, "val/acc").rows.model.tolist() == ["CNN", "MLP"]
     make(tmp_path / "more", (0.7, {"model.hidden": [4]}))  # among the runs of one class its arguments count
-    assert differing(results(tmp_path)) == ["model", "model.hidden"]
+    assert differing(runs_in(tmp_path)) == ["model", "model.hidden"]
     typed = make(tmp_path / "typed", (0.5, {}, {"overrides": ["model.dropout=0.1"]}), (0.6, cnn))
     assert differing(typed) == ["model", "model.dropout"]
 
@@ -110,7 +109,7 @@ def test_each_objective_has_a_table_of_its_own(tmp_path):
 def test_another_metric_ranks_by_its_best_epoch_and_a_wrong_one_is_answered(tmp_path):
     for n, curve in enumerate(([0.5, 0.9, 0.7], [0.1, 0.2])):
         write(tmp_path / str(n), 0.9, {"optimizer.lr": n}, curve=curve)
-    runs = results(tmp_path)
+    runs = runs_in(tmp_path)
     assert values(tables(runs, "test/acc")[0]) == pytest.approx([0.89, 0.89])
     (made,) = tables(runs, "train/loss")
     assert made.mode == "min" and values(made) == pytest.approx([1 / 3, 1 / 2]) and made.rows.epoch.tolist() == [3, 2]
@@ -123,7 +122,7 @@ def test_another_metric_ranks_by_its_best_epoch_and_a_wrong_one_is_answered(tmp_
 def test_where_nobody_knows_which_value_is_better_the_last_is_taken(tmp_path, keys, best):
     run = write(tmp_path / "0", 0.9, {"objective": "val/energy", **keys}, curve=[0.5, 0.1, 0.3], status="failed")
     (run / "metrics.json").unlink()  # so that the curve is looked at
-    (made,) = tables(results(run))
+    (made,) = tables(runs_in(run))
     assert (made.rows.value[0], made.rows.epoch[0]) == best
 
 
@@ -136,7 +135,7 @@ def made(tmp_path):
     for n in range(3):
         write(tmp_path / str(n), 0.9 + 0.001 * n, {"seed": n, "optimizer.lr": 1e-3})
     write(tmp_path / "größe", None, odd, status="failed")
-    return table(results(tmp_path), "val/acc")
+    return table(runs_in(tmp_path), "val/acc")
 
 
 def test_every_form_has_every_row_and_the_same_header(made):
@@ -167,5 +166,5 @@ def test_numbers_are_short_and_alike():
 
 def test_runs_are_named_from_the_folder_that_they_share():
     runs = [Path("/logs", "sweep", str(n)) for n in range(12)] + [Path("/logs/train/x")]
-    assert listed(runs[:2], above(runs)) == "sweep/0, sweep/1"
-    assert listed(runs[:12], above(runs[:12])) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more"
+    assert named(runs[:2], above(runs)) == "sweep/0, sweep/1"
+    assert named(runs[:12], above(runs[:12])) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more"

@@ -6,16 +6,17 @@ import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
-from matplotlib import rc_context
-from matplotlib.figure import Figure
+from PIL import Image, ImageChops, ImageDraw, ImageOps
 from torch import Tensor
 from torch.nn.functional import cross_entropy
-from torchmetrics.utilities.plot import plot_confusion_matrix
+from torchvision.transforms.functional import pil_to_tensor, to_pil_image
 from torchvision.utils import make_grid
 
 from leyden.lightning_internals import gather
 
 COUNT, COLUMNS = 16, 4  # pictures, and those in a row
+SIDE, TEXT = 160, 60  # pixels of a picture, and below it of its text
+FEW = 40  # classes: of more, a matrix has neither names nor numbers
 
 
 class Mistakes(Callback):
@@ -49,26 +50,52 @@ class Mistakes(Callback):
         rows = sorted((row for part in gather(trainer, self.worst) for row in part), key=lambda row: row[:2])[:COUNT]
         details = getattr(task, "details", None)
         counts = torch.tensor(details.get("confusion", []) if isinstance(details, dict) else [])
-        for writer in self.writers if trainer.is_global_zero else []:
-            with rc_context({"text.parse_math": False}):  # a pair of $ would be a formula
-                if rows:
-                    figure = pictures(rows, task.classes, getattr(trainer.datamodule, "name", None))
-                    writer.add_figure("test/most_wrong", figure, trainer.global_step)
-                if len(counts):
-                    figure = Figure((max(6, min(30, len(counts))),) * 2, layout="constrained")
-                    axes, few = figure.add_subplot(), len(counts) <= 40
-                    plot_confusion_matrix(counts, axes, add_text=few, labels=task.classes, cmap="Blues")
-                    writer.add_figure("test/confusion", figure, trainer.global_step)
+        file, found = getattr(trainer.datamodule, "name", None), dict[str, Image.Image]()
+        if rows and trainer.is_global_zero:
+            found["test/most_wrong"] = sheet([(x, caption(task.classes, file, *row)) for _, *row, x in rows])
+        if len(counts) and trainer.is_global_zero:
+            found["test/confusion"] = matrix(counts, task.classes)
+        for tag, picture in found.items():
+            for writer in self.writers:
+                writer.add_image(tag, pil_to_tensor(picture), trainer.global_step)
 
 
-def pictures(rows: list[tuple[Any, ...]], classes: list[str], file: Any) -> Figure:
-    """Each with its file and its true and predicted class."""
-    height = -(-len(rows) // COLUMNS)
-    figure = Figure((2.4 * COLUMNS, 2.8 * height))
-    for place, (_, number, true, predicted, x) in enumerate(rows, 1):
-        axes = figure.add_subplot(height, COLUMNS, place, xticks=[], yticks=[], frame_on=False)
+def caption(classes: list[str], file: Any, number: int, true: int, predicted: int) -> str:
+    name = file("test", number) if callable(file) else f"sample {number}"
+    return f"{name}\ntrue: {classes[true]}\npredicted: {classes[predicted]}"
+
+
+def sheet(rows: list[tuple[Tensor, str]]) -> Image.Image:
+    """The pictures, each with its text below."""
+    whole = Image.new("RGB", (COLUMNS * SIDE, -(-len(rows) // COLUMNS) * (SIDE + TEXT)), "white")
+    for place, (x, text) in enumerate(rows):
+        left, top = place % COLUMNS * SIDE + 4, place // COLUMNS * (SIDE + TEXT) + 4
         x = x.float() if len(x) == 3 else x.float().mean(0, keepdim=True)
-        axes.imshow(make_grid(x, normalize=True).permute(1, 2, 0))
-        name = file("test", number) if callable(file) else f"sample {number}"
-        axes.set_title(f"{name}\ntrue: {classes[true]}\npredicted: {classes[predicted]}", fontsize=6)
-    return figure
+        picture = to_pil_image(make_grid(x, normalize=True))
+        whole.paste(ImageOps.contain(picture, (SIDE - 8, SIDE - 8), Image.Resampling.NEAREST), (left, top))
+        ImageDraw.Draw(whole).text((left, top + SIDE - 4), text, "black", font_size=11)
+    return whole
+
+
+def matrix(counts: Tensor, classes: list[str]) -> Image.Image:
+    """A row for each true class, a column for each predicted one, the darker the larger its share of the row."""
+    few, size = len(counts) <= FEW, len(counts)
+    cell, margin = (48, 120) if few else (max(1, 1000 // size), 20)
+    shares = counts / counts.sum(1, keepdim=True).clamp(min=1)
+    names = Image.new("RGB", (2 * margin + cell * size,) * 2, "white")
+    for place, name in enumerate(classes if few else []):
+        ImageDraw.Draw(names).text(
+            (margin - 4, margin + cell * (place + 0.5)), name, "black", anchor="rm", font_size=12
+        )
+    whole = ImageChops.darker(names, names.rotate(90))  # those of the columns below
+    cells = to_pil_image(torch.stack([1 - shares, 1 - 0.7 * shares, 1 - 0.4 * shares]))
+    whole.paste(cells.resize((cell * size,) * 2, Image.Resampling.NEAREST), (margin, margin))
+    draw = ImageDraw.Draw(whole)
+    draw.text((margin, 4), "rows: true, columns: predicted", "black", font_size=12)
+    for row, column in counts.nonzero().tolist() if few else []:
+        place, colour = (
+            (margin + cell * (column + 0.5), margin + cell * (row + 0.5)),
+            "white" if shares[row, column] > 0.5 else "black",
+        )
+        draw.text(place, str(int(counts[row, column])), colour, anchor="mm", font_size=12)
+    return whole

@@ -79,8 +79,9 @@ class Composition:
             self.loader.repository.initialize_sources(search_path)
         self.parser: Any = OverridesParser.create(config_loader=self.loader)
         self.search_path = [key for key in line.keys if name_of(key) == "hydra.searchpath"]
-        groups = self.loader.get_group_options("", ObjectType.GROUP, line.config, self.search_path)
-        self.groups = {group: self.options(group) for group in groups}
+        # what `get_group_options` of the loader asks; that reads the config anew for each group
+        _, self.files = self.loader._parse_overrides_and_create_caching_repo(line.config, self.search_path)
+        self.groups = {group: self.options(group) for group in self.files.get_group_options("", ObjectType.GROUP)}
 
     def composed(self, merge: Merge | None) -> Composed:
         """The tree with all overrides, and as it was before the keys were applied; where nothing is mistaken."""
@@ -146,7 +147,7 @@ class Composition:
         return hydra.compose(self.line.config, overrides, return_hydra_config=True)
 
     def options(self, group: str) -> list[str]:
-        found = self.loader.get_group_options(group, config_name=self.line.config, overrides=self.search_path)
+        found = self.files.get_group_options(group, ObjectType.CONFIG)
         return [option for option in found if not option.startswith("_")]
 
     def is_choice(self, override: Override) -> bool:

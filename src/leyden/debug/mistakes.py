@@ -1,12 +1,14 @@
 """What the test got wrong, for TensorBoard: the pictures that it got most wrong, and the confusion matrix."""
 
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
-from PIL import Image, ImageChops, ImageDraw, ImageOps
+from PIL import Image, ImageChops, ImageDraw, ImageFont, ImageOps
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torchvision.transforms.functional import pil_to_tensor, to_pil_image
@@ -17,6 +19,7 @@ from leyden.lightning_internals import gather
 COUNT, COLUMNS = 16, 4  # pictures, and those in a row
 SIDE, TEXT = 160, 60  # pixels of a picture, and below it of its text
 FEW = 40  # classes: of more, a matrix has neither names nor numbers
+FONT = "mpl-data/fonts/ttf/DejaVuSans.ttf"  # of matplotlib, which is not imported; that of Pillow lacks many letters
 
 
 class Mistakes(Callback):
@@ -48,54 +51,48 @@ class Mistakes(Callback):
 
     def on_test_end(self, trainer: Trainer, task: Any) -> None:
         rows = sorted((row for part in gather(trainer, self.worst) for row in part), key=lambda row: row[:2])[:COUNT]
-        details = getattr(task, "details", None)
+        details, file = getattr(task, "details", None), getattr(trainer.datamodule, "name", None)
         counts = torch.tensor(details.get("confusion", []) if isinstance(details, dict) else [])
-        file, found = getattr(trainer.datamodule, "name", None), dict[str, Image.Image]()
-        if rows and trainer.is_global_zero:
-            found["test/most_wrong"] = sheet([(x, caption(task.classes, file, *row)) for _, *row, x in rows])
-        if len(counts) and trainer.is_global_zero:
-            found["test/confusion"] = matrix(counts, task.classes)
-        for tag, picture in found.items():
-            for writer in self.writers:
-                writer.add_image(tag, pil_to_tensor(picture), trainer.global_step)
+        for writer in self.writers if trainer.is_global_zero else []:
+            if rows:
+                writer.add_image("test/most_wrong", sheet(rows, task.classes, file), trainer.global_step)
+            if len(counts):
+                writer.add_image("test/confusion", matrix(counts, task.classes), trainer.global_step)
 
 
-def caption(classes: list[str], file: Any, number: int, true: int, predicted: int) -> str:
-    name = file("test", number) if callable(file) else f"sample {number}"
-    return f"{name}\ntrue: {classes[true]}\npredicted: {classes[predicted]}"
-
-
-def sheet(rows: list[tuple[Tensor, str]]) -> Image.Image:
-    """The pictures, each with its text below."""
+def sheet(rows: list[tuple[Any, ...]], classes: list[str], file: Any) -> Tensor:
+    """The pictures, each with its file and its true and predicted class: uint8, 3 x H x W."""
     whole = Image.new("RGB", (COLUMNS * SIDE, -(-len(rows) // COLUMNS) * (SIDE + TEXT)), "white")
-    for place, (x, text) in enumerate(rows):
+    for place, (_, number, true, predicted, x) in enumerate(rows):
         left, top = place % COLUMNS * SIDE + 4, place // COLUMNS * (SIDE + TEXT) + 4
         x = x.float() if len(x) == 3 else x.float().mean(0, keepdim=True)
         picture = to_pil_image(make_grid(x, normalize=True))
         whole.paste(ImageOps.contain(picture, (SIDE - 8, SIDE - 8), Image.Resampling.NEAREST), (left, top))
-        ImageDraw.Draw(whole).text((left, top + SIDE - 4), text, "black", font_size=11)
-    return whole
+        name = file("test", number) if callable(file) else f"sample {number}"
+        lines = name[-22:], f"true: {classes[true]}"[:22], f"predicted: {classes[predicted]}"[:22]
+        write(whole, (left, top + SIDE - 4), "\n".join(lines), "la")
+    return pil_to_tensor(whole)
 
 
-def matrix(counts: Tensor, classes: list[str]) -> Image.Image:
-    """A row for each true class, a column for each predicted one, the darker the larger its share of the row."""
-    few, size = len(counts) <= FEW, len(counts)
+def matrix(counts: Tensor, classes: list[str]) -> Tensor:
+    """A row for each true class, a column for each predicted one, the darker the larger its share: 3 x H x W."""
+    size, few = len(counts), len(counts) <= FEW
     cell, margin = (48, 120) if few else (max(1, 1000 // size), 20)
     shares = counts / counts.sum(1, keepdim=True).clamp(min=1)
     names = Image.new("RGB", (2 * margin + cell * size,) * 2, "white")
     for place, name in enumerate(classes if few else []):
-        ImageDraw.Draw(names).text(
-            (margin - 4, margin + cell * (place + 0.5)), name, "black", anchor="rm", font_size=12
-        )
-    whole = ImageChops.darker(names, names.rotate(90))  # those of the columns below
+        write(names, (margin - 4, margin + cell * (place + 0.5)), name[:16], "rm")
+    whole = ImageChops.darker(names, names.rotate(90))  # those of the columns stand below
     cells = to_pil_image(torch.stack([1 - shares, 1 - 0.7 * shares, 1 - 0.4 * shares]))
     whole.paste(cells.resize((cell * size,) * 2, Image.Resampling.NEAREST), (margin, margin))
-    draw = ImageDraw.Draw(whole)
-    draw.text((margin, 4), "rows: true, columns: predicted", "black", font_size=12)
+    write(whole, (margin, 4), "rows: true, columns: predicted", "la")
     for row, column in counts.nonzero().tolist() if few else []:
-        place, colour = (
-            (margin + cell * (column + 0.5), margin + cell * (row + 0.5)),
-            "white" if shares[row, column] > 0.5 else "black",
-        )
-        draw.text(place, str(int(counts[row, column])), colour, anchor="mm", font_size=12)
-    return whole
+        place = margin + cell * (column + 0.5), margin + cell * (row + 0.5)
+        write(whole, place, str(int(counts[row, column])), "mm", "white" if shares[row, column] > 0.5 else "black")
+    return pil_to_tensor(whole)
+
+
+def write(picture: Image.Image, place: tuple[float, float], text: str, anchor: str, colour: str = "black") -> None:
+    spec = find_spec("matplotlib")
+    font = ImageFont.truetype(Path(spec.origin).parent / FONT, 11) if spec and spec.origin else None
+    ImageDraw.Draw(picture).text(place, text, colour, font, anchor)

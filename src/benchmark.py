@@ -1,7 +1,12 @@
-"""Measure a run against a bare PyTorch loop: where the time of a step goes, and which key to change."""
+"""Measure a run against a bare PyTorch loop: where the time of a step goes, which key to change, and how it grows."""
 
 import importlib.util
+import json
 import logging
+import re
+import subprocess
+import sys
+import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -13,26 +18,37 @@ from leyden.files import write_json
 from leyden.launch.command import launch
 
 log = logging.getLogger("leyden.benchmark")
-MEASURED = {  # of the trainer, in place of the run's: only epochs of training, which the stopwatch ends
-    "max_epochs": 10**5, "min_epochs": None, "max_steps": -1, "min_steps": None, "max_time": None,
-    "check_val_every_n_epoch": 10**6, "num_sanity_val_steps": 0, "overfit_batches": 0.0, "fast_dev_run": False,
-    "reload_dataloaders_every_n_epochs": 0, "enable_progress_bar": False, "enable_model_summary": False,
+MEASURED = {  # of the trainer, in place of the run's: epochs of training with a validation, which the stopwatch ends
+    "max_epochs": 10**5, "min_epochs": 10**5, "max_steps": -1, "min_steps": None, "max_time": None,
+    "check_val_every_n_epoch": 1, "val_check_interval": 1.0, "num_sanity_val_steps": 0, "overfit_batches": 0.0,
+    "fast_dev_run": False, "reload_dataloaders_every_n_epochs": 0, "enable_progress_bar": False,
+    "enable_model_summary": False,
 }  # fmt: skip
 KEYS = {
     "compute": "trainer.precision, threads, data.augment or the model",
     "loading": "data.num_workers, or data.batch_size where the data is in memory",
     "Trainer": "data.batch_size, for fewer and larger steps, trainer.log_every_n_steps, logger or callbacks",
 }
+CURVES = {  # of `sizes`: what is typed for a value; {1} is the folder of the files
+    "samples": "data.path='{1}/{0}'",
+    "batch_size": "data.batch_size={0}",
+    "workers": "data.num_workers={0}",
+    "processes": "trainer.devices={0}",
+    "width": "model.hidden=[{0},{0}]",
+}
+SCALED = ["name=scale", "data=arrays", "model=mlp", "trainer=ddp", "callbacks=[memory]", "logger=[]"]
+MILLION = 10**6
 
 
 def benchmark(cfg: DictConfig) -> float:
-    """Time the steps of a run with the Trainer and without; returns the ratio Trainer/bare.
+    """Time the steps of a run with the Trainer and without; returns the ratio Trainer/bare of training.
 
-    With `op` it times an operator and its reference instead, and returns how many times faster the operator is.
+    With `op` it times an operator and its reference instead, and returns how many times faster the operator is; with
+    `scale` whole runs of many sizes, and returns the samples per second of the largest data over those of the smallest.
     """
     from pandas import DataFrame
 
-    from leyden.debug.timing import Stopwatch
+    from leyden.debug.timing import VALIDATION, Stopwatch
     from leyden.launch import ranks
     from leyden.run import build, process, record
 
@@ -43,10 +59,12 @@ def benchmark(cfg: DictConfig) -> float:
         process.set_global_torch_flags(cfg)
         if cfg.op:
             return operator(cfg)
+        if cfg.scale:
+            return scale(cfg, Path(folder))
         datamodule, task = build.parts(cfg)
         tree, stopwatch = cfg.copy(), Stopwatch(cfg.rounds, cfg.steps)
         with open_dict(tree):
-            tree.trainer.update(MEASURED | {"limit_train_batches": cfg.steps})
+            tree.trainer.update(MEASURED | {"limit_train_batches": cfg.steps, "limit_val_batches": cfg.steps})
             tree.update({"run_dir": folder, "profiler": None})
         trainer = build.trainer(tree, [stopwatch, *build.watchers(tree)])
         run.begin(task, trainer, datamodule)
@@ -65,14 +83,18 @@ def benchmark(cfg: DictConfig) -> float:
         parts = {"compute": middle["compute alone"], "loading": max(0.0, rest)}
         parts["Trainer"] = max(0.0, middle["Trainer"] - sum(parts.values()))
         shares = {name: part / sum(parts.values()) for name, part in parts.items()}
-        ratio, where = (seconds["bare loop"] / seconds["Trainer"]).median(), max(shares, key=lambda name: shares[name])
+        where = max(shares, key=lambda name: shares[name])
         advice = f"The bottleneck is {where}, {shares[where]:.0%} of a Trainer's step; change {KEYS[where]}."
-        results = {"ratio": ratio, "bottleneck": advice, "shares": shares, "seconds_per_step": seconds.to_dict("list")}
+        ratios = {"ratio": (seconds["bare loop"] / seconds["Trainer"]).median()}
+        if VALIDATION in seconds:
+            ratios["validation_ratio"] = (seconds["bare validation"] / seconds[VALIDATION]).median()
+        results = ratios | {"bottleneck": advice, "shares": shares, "seconds_per_step": seconds.to_dict("list")}
         write_json(Path(cfg.run_dir) / "benchmark.json", results)
         table = (1e6 * seconds).agg(["median", "min", "max"]).T
-        log.info("us per step\n%s", table.to_string(float_format="{:,.0f}".format))
-        log.info("%s\nTrainer/bare %.2f", advice, ratio)
-        return ratio
+        log.info("us per batch\n%s", table.to_string(float_format="{:,.0f}".format))
+        words = zip(("Trainer/bare", "of validation"), ratios.values(), strict=False)
+        log.info("%s\n%s", advice, ", ".join(f"{word} {ratio:.2f}" for word, ratio in words))
+        return ratios["ratio"]
 
 
 def operator(cfg: DictConfig) -> float:
@@ -99,6 +121,62 @@ def operator(cfg: DictConfig) -> float:
     log.info(str(Compare(found)))  # here, as logging would swallow its errors
     write_json(Path(cfg.run_dir) / "benchmark.json", {"seconds": {each.sub_label: each.median for each in found}})
     return found[1].median / found[0].median
+
+
+def scale(cfg: DictConfig, folder: Path) -> float:
+    """Train an MLP on random pictures in files, at each of `sizes` in turn, with the first value of all others.
+
+    Prints a table, and writes it and a picture. Returns the samples/s of the most samples over those of the fewest.
+    """
+    import numpy
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
+
+    sizes = {name: list(cfg.sizes[name]) for name in CURVES}
+    for count in sizes["samples"]:
+        (folder / str(count)).mkdir()
+        x = numpy.lib.format.open_memmap(folder / str(count) / "x.npy", "w+", "uint8", (count, 1, 8, 8))
+        for start in range(0, count, MILLION):
+            part = x[start : start + MILLION]
+            part[:] = numpy.random.default_rng(start).integers(0, 256, part.shape, "uint8")
+        numpy.save(folder / str(count) / "y.npy", numpy.arange(count) % 10)
+    usual = {name: CURVES[name].format(values[0], folder) for name, values in sizes.items()}
+    rows = []
+    for name, value in [(name, value) for name, values in sizes.items() for value in sorted(values)]:
+        typed = usual | {name: CURVES[name].format(value, folder)}
+        rows.append({"changed": name, "to": value, **measured(cfg, folder, list(typed.values()))})
+        log.info("%s %s: %s samples/s", name, f"{value:,}", f"{rows[-1]['samples/s']:,.0f}")
+    table = DataFrame(rows)
+    log.info("%s", table.to_string(index=False, float_format="{:,.1f}".format))
+    table.to_csv(Path(cfg.run_dir) / "scale.csv", index=False)
+    figure = Figure((3 * len(CURVES), 3), layout="constrained")
+    for axes, (name, part) in zip(figure.subplots(1, len(CURVES)), table.groupby("changed", sort=False), strict=True):
+        axes.plot(part["to"], part["samples/s"], "o-")
+        axes.set(xlabel=name, ylabel="samples/s", xscale="symlog", ylim=(0, None))
+    figure.savefig(Path(cfg.run_dir) / "scale.png")
+    rates = table[table["changed"] == "samples"]["samples/s"]
+    return float(rates.iloc[-1] / rates.iloc[0])
+
+
+def measured(cfg: DictConfig, folder: Path, typed: list[str]) -> dict[str, float]:
+    """What a run of train.py in a process of its own says of itself; UserError where it fails."""
+    from pandas import read_csv
+
+    script, started = Path(__file__).with_name("train.py"), time.perf_counter()
+    with TemporaryDirectory(dir=folder) as logs:
+        short = [
+            f"trainer.max_epochs={cfg.rounds + 1}",
+            f"trainer.limit_train_batches={cfg.steps}",
+            f"log_dir='{logs}'",
+        ]
+        done = subprocess.run([sys.executable, script, *SCALED, *short, *typed], capture_output=True, text=True)
+        spent, run = time.perf_counter() - started, Path(logs) / "train" / "scale"
+        if done.returncode:
+            raise UserError(f"train.py {' '.join(typed)} fails: {(done.stderr or done.stdout).strip()[-300:]}")
+        rates = read_csv(run / "metrics.csv")["time/samples_per_second"].dropna()
+        mib = re.findall(r"resident (\d+) MiB", (run / "train.log").read_text(encoding="utf-8"))[-1]
+        seconds = json.loads((run / "metrics.json").read_text(encoding="utf-8"))["seconds"]
+    return {"samples/s": rates.iloc[1:].median(), "seconds besides": spent - seconds, "MiB": float(mib)}
 
 
 if __name__ == "__main__":

@@ -19,7 +19,9 @@ def check(run: Path) -> dict:
     found = json.loads((run / "benchmark.json").read_text())
     assert sum(found["shares"].values()) == pytest.approx(1) and set(found["shares"]) == set(KEYS)
     seconds = found["seconds_per_step"]
-    assert set(seconds) == {"bare loop", "data alone", "compute alone", "Trainer"}
+    validation = {"bare validation", "Trainer validation"} if "validation_ratio" in found else set()
+    assert set(seconds) == {"bare loop", "data alone", "compute alone", "Trainer", *validation}
+    assert all(value > 0 for values in seconds.values() for value in values)
     ratios = [bare / whole for bare, whole in zip(seconds["bare loop"], seconds["Trainer"], strict=True)]
     assert len(ratios) == 2 and found["ratio"] == pytest.approx(median(ratios)) and found["ratio"] > 0
     largest = max(found["shares"], key=found["shares"].get)
@@ -40,7 +42,7 @@ def check(run: Path) -> dict:
 def test_it_measures_the_run_that_the_keys_describe(configure, keys):
     cfg = configure(*(SMALL if "data=ink" not in keys else []), *SHORT, *keys, config="benchmark")
     assert benchmark(cfg) > 0
-    check(Path(cfg.run_dir))
+    assert check(Path(cfg.run_dir))["validation_ratio"] > 0
     assert json.loads((Path(cfg.run_dir) / "run.json").read_text())["status"] == "finished"
 
 
@@ -59,3 +61,4 @@ def test_the_command_prints_the_ratio_and_what_to_change(script, tmp_path):
     (run,) = (tmp_path / "logs" / "benchmark").iterdir()
     found = check(run)
     assert {found["bottleneck"], f"Trainer/bare {found['ratio']:.2f}"} <= set(said.splitlines())
+    assert "validation_ratio" not in found  # of no data

@@ -8,7 +8,7 @@ import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
-from PIL import Image, ImageChops, ImageDraw, ImageFont, ImageOps
+from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torchvision.transforms.functional import pil_to_tensor, to_pil_image
@@ -17,9 +17,9 @@ from torchvision.utils import make_grid
 from leyden.lightning_internals import gather
 
 COUNT, COLUMNS = 16, 4  # pictures, and those in a row
-SIDE, TEXT = 160, 60  # pixels of a picture, and below it of its text
-FEW = 40  # classes: of more, a matrix has neither names nor numbers
-FONT = "mpl-data/fonts/ttf/DejaVuSans.ttf"  # of matplotlib, which is not imported; that of Pillow lacks many letters
+SIDE, TEXT = 160, 50  # pixels of a picture, and of its text below
+FEW = 40  # classes: of more, a matrix is a picture without numbers
+FONT = "mpl-data/fonts/ttf/DejaVuSans.ttf"  # of matplotlib, which need not be imported; Pillow's lacks many letters
 
 
 class Mistakes(Callback):
@@ -57,42 +57,36 @@ class Mistakes(Callback):
             if rows:
                 writer.add_image("test/most_wrong", sheet(rows, task.classes, file), trainer.global_step)
             if len(counts):
-                writer.add_image("test/confusion", matrix(counts, task.classes), trainer.global_step)
+                shares = counts / counts.sum(1, keepdim=True).clamp(min=1)
+                heat = torch.stack([1 - shares, 1 - 0.7 * shares, 1 - 0.4 * shares])  # blue where it is 1
+                cell = max(1, 400 // len(counts))
+                heat = heat.repeat_interleave(cell, 1).repeat_interleave(cell, 2)
+                writer.add_image("test/confusion", heat, trainer.global_step)
+            if 0 < len(counts) <= FEW:
+                writer.add_text("test/confusion", table(counts, task.classes), trainer.global_step)
+
+
+def table(counts: Tensor, classes: list[str]) -> str:
+    """A row for each true class, a column for each predicted one, in Markdown."""
+    names = [name.replace("|", "\\|") for name in classes]
+    rows = [["true / predicted", *names], ["---"] * (len(names) + 1)]
+    rows += [[f"**{name}**", *map(str, line)] for name, line in zip(names, counts.tolist(), strict=True)]
+    return "\n".join(" | ".join(row) for row in rows)
 
 
 def sheet(rows: list[tuple[Any, ...]], classes: list[str], file: Any) -> Tensor:
     """The pictures, each with its file and its true and predicted class: uint8, 3 x H x W."""
-    whole = Image.new("RGB", (COLUMNS * SIDE, -(-len(rows) // COLUMNS) * (SIDE + TEXT)), "white")
-    for place, (_, number, true, predicted, x) in enumerate(rows):
-        left, top = place % COLUMNS * SIDE + 4, place // COLUMNS * (SIDE + TEXT) + 4
-        x = x.float() if len(x) == 3 else x.float().mean(0, keepdim=True)
-        picture = to_pil_image(make_grid(x, normalize=True))
-        whole.paste(ImageOps.contain(picture, (SIDE - 8, SIDE - 8), Image.Resampling.NEAREST), (left, top))
-        name = file("test", number) if callable(file) else f"sample {number}"
-        lines = name[-22:], f"true: {classes[true]}"[:22], f"predicted: {classes[predicted]}"[:22]
-        write(whole, (left, top + SIDE - 4), "\n".join(lines), "la")
-    return pil_to_tensor(whole)
-
-
-def matrix(counts: Tensor, classes: list[str]) -> Tensor:
-    """A row for each true class, a column for each predicted one, the darker the larger its share: 3 x H x W."""
-    size, few = len(counts), len(counts) <= FEW
-    cell, margin = (48, 120) if few else (max(1, 1000 // size), 20)
-    shares = counts / counts.sum(1, keepdim=True).clamp(min=1)
-    names = Image.new("RGB", (2 * margin + cell * size,) * 2, "white")
-    for place, name in enumerate(classes if few else []):
-        write(names, (margin - 4, margin + cell * (place + 0.5)), name[:16], "rm")
-    whole = ImageChops.darker(names, names.rotate(90))  # those of the columns stand below
-    cells = to_pil_image(torch.stack([1 - shares, 1 - 0.7 * shares, 1 - 0.4 * shares]))
-    whole.paste(cells.resize((cell * size,) * 2, Image.Resampling.NEAREST), (margin, margin))
-    write(whole, (margin, 4), "rows: true, columns: predicted", "la")
-    for row, column in counts.nonzero().tolist() if few else []:
-        place = margin + cell * (column + 0.5), margin + cell * (row + 0.5)
-        write(whole, place, str(int(counts[row, column])), "mm", "white" if shares[row, column] > 0.5 else "black")
-    return pil_to_tensor(whole)
-
-
-def write(picture: Image.Image, place: tuple[float, float], text: str, anchor: str, colour: str = "black") -> None:
-    spec = find_spec("matplotlib")
+    height, spec = SIDE + TEXT, find_spec("matplotlib")
     font = ImageFont.truetype(Path(spec.origin).parent / FONT, 11) if spec and spec.origin else None
-    ImageDraw.Draw(picture).text(place, text, colour, font, anchor)
+    whole = Image.new("RGB", (COLUMNS * SIDE, -(-len(rows) // COLUMNS) * height), "white")
+    for place, (_, number, true, predicted, x) in enumerate(rows):
+        left, top = place % COLUMNS * SIDE, place // COLUMNS * height
+        x = x.float() if len(x) == 3 else x.float().mean(0, keepdim=True)
+        longest = max(x.shape[1:])
+        size = [SIDE * side // longest for side in reversed(x.shape[1:])]
+        picture = to_pil_image(make_grid(x, normalize=True)).resize(size, Image.Resampling.NEAREST)
+        whole.paste(picture, (left, top))
+        name = file("test", number) if callable(file) else f"sample {number}"
+        text = f"{name[-22:]}\ntrue: {classes[true]}\npredicted: {classes[predicted]}"
+        ImageDraw.Draw(whole).text((left, top + SIDE), text, "black", font)
+    return pil_to_tensor(whole)

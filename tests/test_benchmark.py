@@ -1,6 +1,7 @@
 """A benchmark from its config to its file; what it measures is tested in test_timing.py."""
 
 import json
+import re
 from pathlib import Path
 from statistics import median
 
@@ -18,12 +19,12 @@ def check(run: Path) -> dict:
     assert not [path for path in run.iterdir() if path.is_dir() and path.name != ".hydra"]
     found = json.loads((run / "benchmark.json").read_text())
     assert sum(found["shares"].values()) == pytest.approx(1) and set(found["shares"]) == set(KEYS)
-    seconds = found["seconds_per_step"]
-    validation = {"bare validation", "Trainer validation"} if "validation_ratio" in found else set()
+    seconds = found["seconds_per_batch"]
+    validation = {"bare validation", "Trainer validation"} if "validation" in found["ratio"] else set()
     assert set(seconds) == {"bare loop", "data alone", "compute alone", "Trainer", *validation}
     assert all(value > 0 for values in seconds.values() for value in values)
     ratios = [bare / whole for bare, whole in zip(seconds["bare loop"], seconds["Trainer"], strict=True)]
-    assert len(ratios) == 2 and found["ratio"] == pytest.approx(median(ratios)) and found["ratio"] > 0
+    assert len(ratios) == 2 and found["ratio"]["training"] == pytest.approx(median(ratios))
     largest = max(found["shares"], key=found["shares"].get)
     assert found["bottleneck"].startswith(f"The bottleneck is {largest}, {found['shares'][largest]:.0%} of")
     return found
@@ -42,7 +43,7 @@ def check(run: Path) -> dict:
 def test_it_measures_the_run_that_the_keys_describe(configure, keys):
     cfg = configure(*(SMALL if "data=ink" not in keys else []), *SHORT, *keys, config="benchmark")
     assert benchmark(cfg) > 0
-    assert check(Path(cfg.run_dir))["validation_ratio"] > 0
+    assert "validation" in check(Path(cfg.run_dir))["ratio"]
     assert json.loads((Path(cfg.run_dir) / "run.json").read_text())["status"] == "finished"
 
 
@@ -60,5 +61,20 @@ def test_the_command_prints_the_ratio_and_what_to_change(script, tmp_path):
     assert status == 0, errors
     (run,) = (tmp_path / "logs" / "benchmark").iterdir()
     found = check(run)
-    assert {found["bottleneck"], f"Trainer/bare {found['ratio']:.2f}"} <= set(said.splitlines())
-    assert "validation_ratio" not in found  # of no data
+    assert {found["bottleneck"], f"Trainer/bare, training: {found['ratio']['training']:.2f}"} <= set(said.splitlines())
+    assert "validation" not in found["ratio"]  # of no data
+
+
+@pytest.mark.slow
+def test_it_measures_how_training_grows(configure, caplog):
+    sizes = ["samples=[1000,100]", "batch=[16]", "workers=[0]", "processes=[1,2]", "width=[8]"]
+    cfg = configure("scale=true", *(f"sizes.{each}" for each in sizes), *SHORT, config="benchmark")
+    with caplog.at_level("INFO"):
+        assert benchmark(cfg) > 0
+    rows = [line.split() for line in caplog.messages if re.match(r"\w+ +\d+ ", line)]
+    assert [row[:2] for row in rows] == [
+        ["samples", "100"], ["samples", "1000"], ["batch", "16"], ["workers", "0"], ["processes", "1"],
+        ["processes", "2"], ["width", "8"],
+    ]  # fmt: skip
+    assert all(float(number) > 0 for row in rows for number in row[2:])
+    assert sorted(path.name for path in Path(cfg.run_dir).iterdir()) == ["run.json", "scale.png", "train.log"]

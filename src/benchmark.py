@@ -23,10 +23,10 @@ MEASURED = {  # of the trainer, in place of the run's: epochs of training with a
     "fast_dev_run": False, "reload_dataloaders_every_n_epochs": 0, "enable_progress_bar": False,
     "enable_model_summary": False,
 }  # fmt: skip
-KEYS = {
+KEYS = {  # for what takes most of a step
     "compute": "trainer.precision, threads, data.augment or the model",
     "loading": "data.num_workers, or data.batch_size where the data is in memory",
-    "Trainer": "data.batch_size, for fewer and larger steps, trainer.log_every_n_steps, logger or callbacks",
+    "Trainer": "data.batch_size, logger or callbacks",
 }
 SIZES = {  # what is typed for a size; {1} is the folder of the files
     "samples": "data.path='{1}/{0}'",
@@ -75,16 +75,14 @@ def benchmark(cfg: DictConfig) -> float:
 
         # tell
         seconds = DataFrame(stopwatch.seconds[1:])  # of a step, a row for each round
-        middle = seconds.median()
-        rest = middle["data alone"] - middle["compute alone"] * bool(stopwatch.workers)  # which work beside it
-        parts = {"compute": middle["compute alone"], "loading": max(0.0, rest)}
-        parts["Trainer"] = max(0.0, middle["Trainer"] - sum(parts.values()))
-        shares = {name: part / sum(parts.values()) for name, part in parts.items()}
-        where = max(shares, key=lambda name: shares[name])
-        advice = f"The bottleneck is {where}, {shares[where]:.0%} of a Trainer's step; change {KEYS[where]}."
+        data, compute = seconds["data alone"].median(), seconds["compute alone"].median()
+        parts = {"compute": compute, "loading": data - compute * bool(stopwatch.workers)}  # which work beside it
+        parts["Trainer"] = seconds["Trainer"].median() - parts["compute"] - max(0.0, parts["loading"])
+        where = max(parts, key=lambda name: parts[name])
+        advice = f"The bottleneck is {where}; change {KEYS[where]}."
         pairs = {"training": ("bare loop", "Trainer"), "validation": ("bare validation", VALIDATION)}
         ratios = {what: (seconds[a] / seconds[b]).median() for what, (a, b) in pairs.items() if a in seconds}
-        found = {"ratio": ratios, "bottleneck": advice, "shares": shares, "seconds_per_batch": seconds.to_dict("list")}
+        found = {"ratio": ratios, "bottleneck": advice, "seconds_per_batch": seconds.to_dict("list")}
         write_json(Path(cfg.run_dir) / "benchmark.json", found)
         table = (1e6 * seconds).agg(["median", "min", "max"]).T
         log.info("us per batch\n%s", table.to_string(float_format="{:,.0f}".format))

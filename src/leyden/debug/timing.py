@@ -1,6 +1,6 @@
 """How long a batch takes: with the Trainer, in a bare loop, of the data alone and of the computation alone."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import chain, count, islice, repeat
 from typing import Any
 
@@ -21,8 +21,8 @@ VALIDATION = "Trainer validation"
 class Stopwatch(Callback):
     """Measures everything in turn during a fit, `rounds` times after one that is not counted, and ends it.
 
-    Of the Trainer it takes whole epochs, from their start to their last step, and whole validations, from before the
-    first batch to the metrics: set-up and checkpoints are not in the times. It must be the first of the callbacks.
+    Of the Trainer it takes whole epochs, from their start to their last step, and whole validations, from before their
+    first batch to their metrics: no set-up and no checkpoints. It must be the first of the callbacks.
     """
 
     def __init__(self, rounds: int, steps: int):
@@ -32,27 +32,25 @@ class Stopwatch(Callback):
 
     def on_train_start(self, trainer: Trainer, task: LightningModule) -> None:
         """Begin a round: measure what needs no Trainer. Raises UserError where the data has several loaders."""
-        data = trainer.datamodule
-        loader = data.train_dataloader()  # apart from the Trainer's, which is in use
+        loader = trainer.datamodule.train_dataloader()  # apart from the Trainer's, which is in use
         if isinstance(loader, list | tuple | dict):
             raise UserError(f"A benchmark measures one loader, but the data gives a {type(loader).__name__} of them.")
         self.workers = getattr(loader, "num_workers", 0)
         vars(task).update(dict.fromkeys(("log", "log_dict"), lambda *_, **__: None))  # a user's own step logs
         batches, convert = chain.from_iterable(repeat(loader)), trainer.precision_plugin.convert_input
         given = {"batches": batches, "one": next(batches), "step": bare_step(trainer, task)}
-        given["ready"] = lambda batch: trainer.strategy.batch_to_device(convert(batch), dataloader_idx=0)
-        self.seconds.append({name: self.seconds_of(code, given, self.steps) for name, code in ALONE.items()})
-        loader = data.val_dataloader() if trainer.enable_validation else []
-        if not isinstance(loader, list | tuple | dict):
-            given["validate"] = bare_validation(trainer, task, loader, self.steps, given["ready"])
-            done = given["validate"]()
-            spent = self.seconds_of("validate()", given, -(-self.steps // done))
-            self.seconds[-1] |= {"bare validation": spent / done, VALIDATION: 0.0}
+        given["ready"] = ready = lambda batch: trainer.strategy.batch_to_device(convert(batch), dataloader_idx=0)
+        timers = {name: Timer(code, globals=given, num_threads=torch.get_num_threads()) for name, code in ALONE.items()}
+        self.seconds.append({name: timer.timeit(self.steps).mean for name, timer in timers.items()})
+        held = trainer.datamodule.val_dataloader() if trainer.enable_validation else []
+        if not isinstance(held, list | tuple | dict):
+            validate(trainer, task, islice(held, 1), ready)  # starts its workers
+            started, done = timer(), 0
+            while done < self.steps:
+                done += validate(trainer, task, islice(held, self.steps), ready) or self.steps
+            self.seconds[-1] |= {"bare validation": (timer() - started) / done, VALIDATION: 0.0}
         del task.log, task.log_dict
         self.spent, self.done = {"Trainer": 0.0, VALIDATION: 0.0}, {"Trainer": 0, VALIDATION: 0}
-
-    def seconds_of(self, code: str, given: dict[str, Any], times: int) -> float:
-        return Timer(code, globals=given, num_threads=torch.get_num_threads()).timeit(times).mean
 
     def on_train_epoch_start(self, *_: Any) -> None:
         self.started = timer()
@@ -71,36 +69,29 @@ class Stopwatch(Callback):
         self.done[what] += loop.batch_progress.current.ready
 
     def on_train_epoch_end(self, trainer: Trainer, task: LightningModule) -> None:
-        if not self.done[VALIDATION]:  # else the validation has stopped it
+        if not self.done[VALIDATION]:  # which has stopped it already
             self.stop("Trainer", trainer.fit_loop.epoch_loop)
         if self.done["Trainer"] < self.steps:
             return
-        found = {what: self.spent[what] / self.done[what] for what in self.spent if self.done[what]}
-        self.seconds[-1] |= {what: found[what] for what in ("Trainer", *self.seconds[-1]) if what in found}
+        for what in {"Trainer", *self.seconds[-1]} & self.spent.keys():
+            self.seconds[-1][what] = self.spent[what] / self.done[what]
         if len(self.seconds) > self.rounds:
             raise EndFit
         self.on_train_start(trainer, task)
 
 
-def bare_validation(trainer: Trainer, task: LightningModule, loader: Any, most: int, ready: Any) -> Callable[[], int]:
-    """A validation as one writes it without a Trainer, of `most` batches; it returns their number."""
-
-    def validate() -> int:
-        modes, total, number = {module: module.training for module in task.modules()}, 0, 0
-        task.eval()
-        trainer.validating = True  # the data is not augmented
-        with torch.no_grad(), trainer.precision_plugin.forward_context():
-            for number, batch in enumerate(islice(loader, most), 1):
-                if isinstance(task, Supervised):
-                    total = total + task.step(ready(batch))[0]
-                else:
-                    task.validation_step(ready(batch), number - 1)
-        trainer.training = True
-        for module, mode in modes.items():
-            module.training = mode
-        return number
-
-    return validate
+def validate(trainer: Trainer, task: LightningModule, batches: Iterable[Any], ready: Callable[[Any], Any]) -> int:
+    """A validation as one writes it without a Trainer; the number of its batches."""
+    modes, number = {module: module.training for module in task.modules()}, 0
+    task.eval()
+    trainer.validating = True  # so that the data is not augmented
+    with torch.no_grad(), trainer.precision_plugin.forward_context():
+        for number, batch in enumerate(batches, 1):
+            task.step(ready(batch)) if isinstance(task, Supervised) else task.validation_step(ready(batch), number - 1)
+    trainer.training = True
+    for module, mode in modes.items():
+        module.training = mode
+    return number
 
 
 def bare_step(trainer: Trainer, task: LightningModule) -> Callable[[Any], None]:

@@ -153,12 +153,16 @@ def measured(cfg: DictConfig, folder: Path, typed: dict[str, str]) -> tuple[floa
 
     started, script = time.perf_counter(), Path(__file__).with_name("train.py")
     with TemporaryDirectory(dir=folder) as logs:
-        short = [
-            f"trainer.max_epochs={cfg.rounds + 1}",
-            f"trainer.limit_train_batches={cfg.steps}",
+        line = [
+            sys.executable,
+            script,
+            *SMALL,
+            *typed.values(),
             f"log_dir='{logs}'",
+            f"threads={cfg.threads or 'null'}",
         ]
-        done = subprocess.run([sys.executable, script, *SMALL, *short, *typed.values()], capture_output=True, text=True)
+        line += [f"trainer.max_epochs={cfg.rounds + 1}", f"trainer.limit_train_batches={cfg.steps}"]
+        done = subprocess.run(line, capture_output=True, text=True)
         spent, run = time.perf_counter() - started, Path(logs) / "train" / "scale"
         if done.returncode:
             raise UserError(f"{' '.join(typed.values())} fails: {done.stderr.strip()}")

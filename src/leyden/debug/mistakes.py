@@ -49,28 +49,21 @@ class Mistakes(Callback):
         counts = torch.tensor(details.get("confusion", []) if isinstance(details, dict) else [])
         for writer in self.writers if trainer.is_global_zero else []:
             if rows:
-                pictures = torch.stack(
-                    [x.float() if len(x) == 3 else x.float().mean(0, keepdim=True) for *_, x in rows]
-                )
+                _, numbers, true, predicted, xs = zip(*rows, strict=True)
+                pictures = [x.float() if len(x) == 3 else x.float().mean(0, keepdim=True) for x in xs]
                 grid = make_grid(pictures, COLUMNS, normalize=True, scale_each=True)
                 writer.add_image("test/most_wrong", enlarged(grid), trainer.global_step)
-                lines = [
-                    [
-                        str(file("test", number) if callable(file) else number),
-                        task.classes[true],
-                        task.classes[predicted],
-                    ]
-                    for _, number, true, predicted, _ in rows
-                ]
-                text = markdown([["picture, from left to right", "true", "predicted"], *lines])
+                names = [file("test", number) if callable(file) else str(number) for number in numbers]
+                labels = ([task.classes[index] for index in part] for part in (true, predicted))
+                text = markdown([("from left to right", "true", "predicted"), *zip(names, *labels, strict=True)])
                 writer.add_text("test/most_wrong", text, trainer.global_step)
             if len(counts):
                 shares = counts / counts.sum(1, keepdim=True).clamp(min=1)
                 blue = torch.stack([1 - shares, 1 - 0.7 * shares, 1 - 0.4 * shares])
                 writer.add_image("test/confusion", enlarged(blue), trainer.global_step)
             if 0 < len(counts) <= FEW:
-                lines = [[name, *map(str, row)] for name, row in zip(task.classes, counts.tolist(), strict=True)]
-                text = markdown([["true / predicted", *task.classes], *lines])
+                lines = [(name, *map(str, row)) for name, row in zip(task.classes, counts.tolist(), strict=True)]
+                text = markdown([("true / predicted", *task.classes), *lines])
                 writer.add_text("test/confusion", text, trainer.global_step)
 
 
@@ -80,7 +73,7 @@ def enlarged(picture: Tensor) -> Tensor:
     return picture.repeat_interleave(times, 1).repeat_interleave(times, 2)
 
 
-def markdown(rows: list[list[str]]) -> str:
+def markdown(rows: list[tuple[str, ...]]) -> str:
     """A table; its first row is the head."""
     head, *rest = [" | ".join(cell.replace("|", "\\|") for cell in row) for row in rows]
     return "\n".join([head, " | ".join(["---"] * len(rows[0])), *rest])

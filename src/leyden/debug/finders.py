@@ -72,8 +72,8 @@ class Size(Callback):
         self.size: int | None = None  # in use
 
     def on_load_checkpoint(self, trainer: Trainer, task: LightningModule, checkpoint: dict[str, Any]) -> None:
-        self.size = checkpoint["callbacks"].get(self.state_key, {}).get("size")
-        trainer.datamodule.batch_size = self.size or trainer.datamodule.batch_size
+        if size := checkpoint["callbacks"].get(self.state_key, {}).get("size"):
+            self.size = trainer.datamodule.batch_size = size
 
     def state_dict(self) -> dict[str, Any]:
         return {"size": self.size}
@@ -81,7 +81,11 @@ class Size(Callback):
     def on_fit_start(self, trainer: Trainer, task: LightningModule) -> None:
         if trainer.ckpt_path:
             return
-        data, before = trainer.datamodule, trainer.datamodule.batch_size
+        data, before = trainer.datamodule, getattr(trainer.datamodule, "batch_size", None)
+        if not isinstance(before, int):
+            raise UserError(
+                "batch_size_finder needs a datamodule with an attribute `batch_size` that its loaders take."
+            )
         data.batch_size = self.finder.optimal_batch_size  # the first one that is tried
         with trial(trainer):
             self.finder.setup(trainer, task, "fit")

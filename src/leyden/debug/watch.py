@@ -39,14 +39,16 @@ class Gradients(Callback):
         self.named: set[str] = set()
 
     def on_before_optimizer_step(self, trainer: Trainer, task: LightningModule, optimizer: Optimizer) -> None:
-        measured, left = divmod(trainer.global_step + 1, self.every_n_steps)
-        if left and trainer.global_step > 0:
+        step = trainer.global_step // len(trainer.optimizers)  # which step in turn, where there are several
+        measured, left = divmod(step + 1, self.every_n_steps)
+        if left and step > 0:
             return
+        mine = {weight for group in optimizer.param_groups for weight in group["params"]}
         scaler, scale = getattr(trainer.precision_plugin, "scaler", None), 1.0
         if scaler and getattr(optimizer, "_step_supports_amp_scaling", False):  # fused: it unscales by itself, later
             scale = scaler.get_scale()
         for name, weight in task.named_parameters():
-            if weight.grad is None or weight.dim() < 2:
+            if weight.grad is None or weight.dim() < 2 or weight not in mine:
                 continue
             grad = whole(weight.grad) / scale
             self.rows[name] = weight, whole(weight).clone(), grad.norm(), (grad == 0).float().mean()
@@ -100,6 +102,8 @@ class Overfit(Callback):
         self.idle = [name for name, p in task.named_parameters() if p.grad is None or not p.grad.any()]
 
     def on_train_end(self, trainer: Trainer, task: LightningModule) -> None:
+        if not self.losses:  # of a task that goes backward by itself
+            return log.warning("overfit: no loss was seen; call self.manual_backward(loss) in the task.")
         first, last = float(self.losses[0]), float(self.losses[-1])
         fell = f"the loss of one batch went from {first:.4g} to {last:.4g} in {trainer.global_step} steps"
         if last <= self.share * first:

@@ -130,16 +130,17 @@ def scale(cfg: DictConfig, folder: Path) -> float:
         numpy.lib.format.open_memmap(folder / str(count) / "x.npy", "w+", "uint8", (count, 1, 8, 8))
         numpy.save(folder / str(count) / "y.npy", numpy.arange(count) % 10)
     usual = {name: SIZES[name].format(sizes[0], folder) for name, sizes in cfg.sizes.items()}
-    figure, rates = Figure((3 * len(SIZES), 3), layout="constrained"), {}
+    figure, rates = Figure((3 * len(cfg.sizes), 3), layout="constrained"), {}
     log.info("%-10s %10s %10s %14s %5s", "changed", "to", "samples/s", "s beside fit", "MiB")
-    for axes, (name, sizes) in zip(figure.subplots(1, len(SIZES)), cfg.sizes.items(), strict=True):
+    for place, (name, sizes) in enumerate(cfg.sizes.items(), 1):
+        axes = figure.add_subplot(1, len(cfg.sizes), place, xlabel=name, ylabel="samples/s", xscale="symlog")
         rates[name] = []
         for size in sorted(sizes):
             found = measured(cfg, folder, usual | {name: SIZES[name].format(size, folder)})
             log.info("%-10s %10d %10.0f %14.1f %5.0f", name, size, *found)
             rates[name].append(found[0])
         axes.plot(sorted(sizes), rates[name], "o-")
-        axes.set(xlabel=name, ylabel="samples/s", xscale="symlog", ylim=(0, None))
+        axes.set_ylim(0)
     figure.savefig(Path(cfg.run_dir) / "scale.png")
     return rates["samples"][-1] / rates["samples"][0]
 

@@ -37,11 +37,9 @@ def explain(trainer: Trainer, task: LightningModule, error: Exception) -> str | 
     step, layer, line = place(task, error)
     if isinstance(error, MemoryError) or re.search(MEMORY, str(error), re.I):
         size, every = getattr(trainer.datamodule, "batch_size", None), trainer.accumulate_grad_batches
-        same = f"trainer.accumulate_grad_batches={2 * every} (the same effective batch)"
-        less = (
-            f"type data.batch_size={size // 2} {same}" if isinstance(size, int) else f"take half the batch with {same}"
-        )
-        return f"Out of memory ({said}); {less}, trainer.precision=bf16-mixed or 'callbacks=[memory]'."
+        half = f"data.batch_size={size // 2}" if isinstance(size, int) else "half the batch and"
+        same = f"{half} trainer.accumulate_grad_batches={2 * every} (the same effective batch)"
+        return f"Out of memory ({said}); type {same}, trainer.precision=bf16-mixed or 'callbacks=[memory]'."
     if found := re.search(r"^(\S+) does not have a deterministic implementation", said):
         where = f"{found[1]} has no deterministic form on {task.device.type}, and is called in {layer or 'backward'}"
         return f"{where}, {line}; replace it, or type trainer.deterministic=warn or trainer.deterministic=false."

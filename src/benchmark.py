@@ -162,7 +162,8 @@ def measured(cfg: DictConfig, folder: Path, typed: dict[str, str]) -> tuple[floa
             f"log_dir='{logs}'",
             f"threads={cfg.threads or 'null'}",
         ]
-        line += [f"trainer.max_epochs={cfg.rounds + 1}", f"trainer.limit_train_batches={cfg.steps}"]
+        line += [f"trainer.limit_{stage}_batches={cfg.steps}" for stage in ("train", "val", "test")]
+        line += [f"trainer.max_epochs={cfg.rounds + 1}"]
         done = subprocess.run(line, capture_output=True, text=True)
         spent, run = time.perf_counter() - started, Path(logs) / "train" / "scale"
         if done.returncode:

@@ -1,10 +1,14 @@
-"""Measure a run against a bare PyTorch loop: where the time of a step goes, and which key to change."""
+"""Measure a run against a bare PyTorch loop: where the time of a step goes, which key to change, and how it grows."""
 
 import importlib.util
+import json
 import logging
+import re
+import subprocess
+import sys
+import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from omegaconf import DictConfig, open_dict
 
@@ -13,26 +17,35 @@ from leyden.files import write_json
 from leyden.launch.command import launch
 
 log = logging.getLogger("leyden.benchmark")
-MEASURED = {  # of the trainer, in place of the run's: only epochs of training, which the stopwatch ends
-    "max_epochs": 10**5, "min_epochs": None, "max_steps": -1, "min_steps": None, "max_time": None,
-    "check_val_every_n_epoch": 10**6, "num_sanity_val_steps": 0, "overfit_batches": 0.0, "fast_dev_run": False,
-    "reload_dataloaders_every_n_epochs": 0, "enable_progress_bar": False, "enable_model_summary": False,
+MEASURED = {  # of the trainer, in place of the run's: epochs of training with a validation, which the stopwatch ends
+    "max_epochs": 10**5, "min_epochs": 10**5, "max_steps": -1, "min_steps": None, "max_time": None,
+    "check_val_every_n_epoch": 1, "val_check_interval": 1.0, "num_sanity_val_steps": 0, "overfit_batches": 0.0,
+    "fast_dev_run": False, "reload_dataloaders_every_n_epochs": 0, "enable_progress_bar": False,
+    "enable_model_summary": False,
 }  # fmt: skip
-KEYS = {
+KEYS = {  # for what takes most of a step
     "compute": "trainer.precision, threads, data.augment or the model",
     "loading": "data.num_workers, or data.batch_size where the data is in memory",
-    "Trainer": "data.batch_size, for fewer and larger steps, trainer.log_every_n_steps, logger or callbacks",
+    "Trainer": "data.batch_size, logger or callbacks",
 }
+SIZES = {  # what is typed for a size; {1} is the folder of the files
+    "samples": "data.path='{1}/{0}'",
+    "batch": "data.batch_size={0}",
+    "workers": "data.num_workers={0}",
+    "processes": "trainer.devices={0}",
+    "width": "model.hidden=[{0},{0}]",
+}
+SMALL = ["name=scale", "data=arrays", "model=mlp", "trainer=ddp", "callbacks=[memory]", "logger=[]"]
 
 
 def benchmark(cfg: DictConfig) -> float:
-    """Time the steps of a run with the Trainer and without; returns the ratio Trainer/bare.
+    """Time the steps of a run with the Trainer and without; returns the ratio Trainer/bare of training.
 
-    With `op` it times an operator and its reference instead, and returns how many times faster the operator is.
+    With `op` it times an operator and its reference instead, with `scale` runs of many sizes.
     """
     from pandas import DataFrame
 
-    from leyden.debug.timing import Stopwatch
+    from leyden.debug.timing import VALIDATION, Stopwatch
     from leyden.launch import ranks
     from leyden.run import build, process, record
 
@@ -43,10 +56,12 @@ def benchmark(cfg: DictConfig) -> float:
         process.set_global_torch_flags(cfg)
         if cfg.op:
             return operator(cfg)
+        if cfg.scale:
+            return scale(cfg, Path(folder))
         datamodule, task = build.parts(cfg)
         tree, stopwatch = cfg.copy(), Stopwatch(cfg.rounds, cfg.steps)
         with open_dict(tree):
-            tree.trainer.update(MEASURED | {"limit_train_batches": cfg.steps})
+            tree.trainer.update(MEASURED | {"limit_train_batches": cfg.steps, "limit_val_batches": cfg.steps})
             tree.update({"run_dir": folder, "profiler": None})
         trainer = build.trainer(tree, [stopwatch, *build.watchers(tree)])
         run.begin(task, trainer, datamodule)
@@ -60,45 +75,103 @@ def benchmark(cfg: DictConfig) -> float:
 
         # tell
         seconds = DataFrame(stopwatch.seconds[1:])  # of a step, a row for each round
-        middle = seconds.median()
-        rest = middle["data alone"] - middle["compute alone"] * bool(stopwatch.workers)  # which work beside it
-        parts = {"compute": middle["compute alone"], "loading": max(0.0, rest)}
-        parts["Trainer"] = max(0.0, middle["Trainer"] - sum(parts.values()))
-        shares = {name: part / sum(parts.values()) for name, part in parts.items()}
-        ratio, where = (seconds["bare loop"] / seconds["Trainer"]).median(), max(shares, key=lambda name: shares[name])
-        advice = f"The bottleneck is {where}, {shares[where]:.0%} of a Trainer's step; change {KEYS[where]}."
-        results = {"ratio": ratio, "bottleneck": advice, "shares": shares, "seconds_per_step": seconds.to_dict("list")}
-        write_json(Path(cfg.run_dir) / "benchmark.json", results)
+        data, compute = seconds["data alone"].median(), seconds["compute alone"].median()
+        parts = {"compute": compute, "loading": data - compute * bool(stopwatch.workers)}  # which work beside it
+        parts["Trainer"] = seconds["Trainer"].median() - parts["compute"] - max(0.0, parts["loading"])
+        where = max(parts, key=lambda name: parts[name])
+        advice = f"The bottleneck is {where}; change {KEYS[where]}."
+        pairs = {"training": ("bare loop", "Trainer"), "validation": ("bare validation", VALIDATION)}
+        ratios = {what: (seconds[a] / seconds[b]).median() for what, (a, b) in pairs.items() if a in seconds}
+        found = {"ratio": ratios, "bottleneck": advice, "seconds_per_batch": seconds.to_dict("list")}
+        write_json(Path(cfg.run_dir) / "benchmark.json", found)
         table = (1e6 * seconds).agg(["median", "min", "max"]).T
-        log.info("us per step\n%s", table.to_string(float_format="{:,.0f}".format))
-        log.info("%s\nTrainer/bare %.2f", advice, ratio)
-        return ratio
+        log.info("us per batch\n%s", table.to_string(float_format="{:,.0f}".format))
+        log.info("%s", advice)
+        for what, ratio in ratios.items():
+            log.info("Trainer/bare, %s: %.2f", what, ratio)
+        return ratios["training"]
 
 
 def operator(cfg: DictConfig) -> float:
     """Time an operator and its reference in plain PyTorch, forward and backward, for a million numbers."""
     import torch
-    from torch.utils.benchmark import Compare, Timer
+    from torch.utils.benchmark import Timer
 
     from leyden.ops import kernels
 
     home = next((name for own in cfg.own if importlib.util.find_spec(name := f"{own}.ops.{cfg.op}")), None)
     if home is None:
         raise UserError(f"`op` must be a module of the operators; got `{cfg.op}`.")
-    module, function = importlib.import_module(home), getattr(torch.ops.leyden, cfg.op)
+    module = importlib.import_module(home)
     if not kernels.load(cfg.op, Path(str(module.__file__)).parent):
         raise UserError(f"op={cfg.op} has no kernel here, so that there is nothing to measure.")
     gpu = torch.cuda.is_available() and cfg.trainer.accelerator in ("auto", "gpu", "cuda")
     x = torch.randn(1_000_000, device="cuda" if gpu else "cpu", requires_grad=True)
-    found = []
-    for name, f in (("operator", function), ("reference", module.reference)):
+    seconds = {}
+    for name, f in (("operator", getattr(torch.ops.leyden, cfg.op)), ("reference", module.reference)):
         given = {"torch": torch, "f": f, "x": x, "g": torch.ones_like(x)}
-        options: Any = {"label": f"{cfg.op}, {x.device}", "sub_label": name, "description": "forward and backward"}
-        timer = Timer("torch.autograd.grad(f(x), x, g)", globals=given, num_threads=torch.get_num_threads(), **options)
-        found.append(timer.blocked_autorange(min_run_time=0.2 * cfg.rounds))
-    log.info(str(Compare(found)))  # here, as logging would swallow its errors
-    write_json(Path(cfg.run_dir) / "benchmark.json", {"seconds": {each.sub_label: each.median for each in found}})
-    return found[1].median / found[0].median
+        timer = Timer("torch.autograd.grad(f(x), x, g)", globals=given, num_threads=torch.get_num_threads())
+        seconds[name] = timer.blocked_autorange(min_run_time=0.2 * cfg.rounds).median
+        log.info("%s: forward and backward of %s on %s take %.0f us", name, cfg.op, x.device, 1e6 * seconds[name])
+    write_json(Path(cfg.run_dir) / "benchmark.json", {"seconds": seconds})
+    return seconds["reference"] / seconds["operator"]
+
+
+def scale(cfg: DictConfig, folder: Path) -> float:
+    """Train an MLP on pictures in files at each of `sizes` in turn, with the first size of all others; draw scale.png.
+
+    Returns the samples per second of the most samples over those of the fewest.
+    """
+    import numpy
+    from matplotlib.figure import Figure
+
+    for count in cfg.sizes.samples:  # of zeros, which take no room on most disks
+        (folder / str(count)).mkdir()
+        numpy.lib.format.open_memmap(folder / str(count) / "x.npy", "w+", "uint8", (count, 1, 8, 8))
+        numpy.save(folder / str(count) / "y.npy", numpy.arange(count) % 10)
+    usual = {name: SIZES[name].format(sizes[0], folder) for name, sizes in cfg.sizes.items()}
+    figure, rates = Figure((3 * len(cfg.sizes), 3), layout="constrained"), {}
+    log.info("%-10s %10s %10s %14s %5s", "changed", "to", "samples/s", "s beside fit", "MiB")
+    for place, (name, sizes) in enumerate(cfg.sizes.items(), 1):
+        axes = figure.add_subplot(1, len(cfg.sizes), place, xlabel=name, ylabel="samples/s", xscale="symlog")
+        rates[name] = []
+        for size in sorted(sizes):
+            found = measured(cfg, folder, usual | {name: SIZES[name].format(size, folder)})
+            log.info("%-10s %10d %10.0f %14.1f %5.0f", name, size, *found)
+            rates[name].append(found[0])
+        axes.plot(sorted(sizes), rates[name], "o-")
+        axes.set_ylim(0)
+    figure.savefig(Path(cfg.run_dir) / "scale.png")
+    return rates["samples"][-1] / rates["samples"][0]
+
+
+def measured(cfg: DictConfig, folder: Path, typed: dict[str, str]) -> tuple[float, float, float]:
+    """Of a run in a process of its own: samples per second, seconds beside the fit, and MiB in memory.
+
+    Raises UserError where it fails.
+    """
+    from pandas import read_csv
+
+    started, script = time.perf_counter(), Path(__file__).with_name("train.py")
+    with TemporaryDirectory(dir=folder) as logs:
+        line = [
+            sys.executable,
+            script,
+            *SMALL,
+            *typed.values(),
+            f"log_dir='{logs}'",
+            f"threads={cfg.threads or 'null'}",
+        ]
+        line += [f"trainer.limit_{stage}_batches={cfg.steps}" for stage in ("train", "val", "test")]
+        line += [f"trainer.max_epochs={cfg.rounds + 1}"]
+        done = subprocess.run(line, capture_output=True, text=True)
+        spent, run = time.perf_counter() - started, Path(logs) / "train" / "scale"
+        if done.returncode:
+            raise UserError(f"{' '.join(typed.values())} fails: {done.stderr.strip()}")
+        rates = read_csv(run / "metrics.csv")["time/samples_per_second"].dropna()[1:]
+        mib = re.findall(r"resident (\d+) MiB", (run / "train.log").read_text(encoding="utf-8"))[-1]
+        fit = json.loads((run / "metrics.json").read_text(encoding="utf-8"))["seconds"]
+    return rates.median(), spent - fit, float(mib)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """A benchmark from its config to its file; what it measures is tested in test_timing.py."""
 
 import json
+import re
 from pathlib import Path
 from statistics import median
 
@@ -17,13 +18,13 @@ def check(run: Path) -> dict:
     """The file of a benchmark, which is all that it leaves behind."""
     assert not [path for path in run.iterdir() if path.is_dir() and path.name != ".hydra"]
     found = json.loads((run / "benchmark.json").read_text())
-    assert sum(found["shares"].values()) == pytest.approx(1) and set(found["shares"]) == set(KEYS)
-    seconds = found["seconds_per_step"]
-    assert set(seconds) == {"bare loop", "data alone", "compute alone", "Trainer"}
+    seconds = found["seconds_per_batch"]
+    validation = {"bare validation", "Trainer validation"} if "validation" in found["ratio"] else set()
+    assert set(seconds) == {"bare loop", "data alone", "compute alone", "Trainer", *validation}
+    assert all(value > 0 for values in seconds.values() for value in values)
     ratios = [bare / whole for bare, whole in zip(seconds["bare loop"], seconds["Trainer"], strict=True)]
-    assert len(ratios) == 2 and found["ratio"] == pytest.approx(median(ratios)) and found["ratio"] > 0
-    largest = max(found["shares"], key=found["shares"].get)
-    assert found["bottleneck"].startswith(f"The bottleneck is {largest}, {found['shares'][largest]:.0%} of")
+    assert len(ratios) == 2 and found["ratio"]["training"] == pytest.approx(median(ratios))
+    assert found["bottleneck"] in [f"The bottleneck is {part}; change {keys}." for part, keys in KEYS.items()]
     return found
 
 
@@ -40,7 +41,7 @@ def check(run: Path) -> dict:
 def test_it_measures_the_run_that_the_keys_describe(configure, keys):
     cfg = configure(*(SMALL if "data=ink" not in keys else []), *SHORT, *keys, config="benchmark")
     assert benchmark(cfg) > 0
-    check(Path(cfg.run_dir))
+    assert "validation" in check(Path(cfg.run_dir))["ratio"]
     assert json.loads((Path(cfg.run_dir) / "run.json").read_text())["status"] == "finished"
 
 
@@ -58,4 +59,22 @@ def test_the_command_prints_the_ratio_and_what_to_change(script, tmp_path):
     assert status == 0, errors
     (run,) = (tmp_path / "logs" / "benchmark").iterdir()
     found = check(run)
-    assert {found["bottleneck"], f"Trainer/bare {found['ratio']:.2f}"} <= set(said.splitlines())
+    assert {found["bottleneck"], f"Trainer/bare, training: {found['ratio']['training']:.2f}"} <= set(said.splitlines())
+    assert "validation" not in found["ratio"]  # of no data
+
+
+@pytest.mark.slow
+def test_it_measures_how_training_grows(configure, caplog):
+    sizes = ["sizes.samples=[1000,100]", "sizes.processes=[1,2]", "~sizes.batch", "~sizes.workers", "~sizes.width"]
+    cfg = configure("scale=true", *sizes, *SHORT, config="benchmark")
+    with caplog.at_level("INFO"):
+        assert benchmark(cfg) > 0
+    rows = [line.split() for line in caplog.messages if re.match(r"\w+ +\d+ ", line)]
+    assert [row[:2] for row in rows] == [
+        ["samples", "100"],
+        ["samples", "1000"],
+        ["processes", "1"],
+        ["processes", "2"],
+    ]
+    assert all(float(number) > 0 for row in rows for number in row[2:])
+    assert sorted(path.name for path in Path(cfg.run_dir).iterdir()) == ["run.json", "scale.png", "train.log"]

@@ -59,11 +59,9 @@ PRIVATE = {
     "_NormBase",
     "_buffers",
     "_compiled_call_impl",
-    "_record_memory_history",
-    "_dump_snapshot",
 }  # torch
 PRIVATE |= {"_target_", "_replace", "_make_sbatch_string", "_equivalence_dict"}  # of OmegaConf, namedtuples, submitit
-PRIVATE |= {"_return_value", "_apply_overrides_to_config"}  # of Hydra
+PRIVATE |= {"_return_value", "_apply_overrides_to_config", "_parse_overrides_and_create_caching_repo"}  # of Hydra
 LIGHT = ("lab/models", "leyden/launch", "leyden/report")  # folders that load no Lightning; of these launch no torch
 
 

@@ -89,6 +89,15 @@ def test_a_run_that_is_killed_goes_on_to_the_same_bits(tmp_path):
     assert len(json.loads((cut / "run.json").read_text())["resumes"]) == 1
 
 
+@pytest.mark.slow
+def test_a_default_run_imports_nothing_heavy_that_it_does_not_use(command):
+    done = command("train.py", "debug=fast", env=os.environ | {"PYTHONPROFILEIMPORTTIME": "1"})
+    assert done.returncode == 0, done.stderr
+    imported = {line.rpartition("|")[2].strip().split(".")[0] for line in done.stderr.splitlines() if "|" in line}
+    assert {"torch", "lightning", "torchmetrics"} <= imported
+    assert not imported & {"pandas", "matplotlib", "scipy", "sklearn", "optuna", "onnx", "onnxscript"}
+
+
 def test_ddp_is_one_run_of_two_processes(command, here, tmp_path):
     trained = command("train.py", "trainer=ddp", "data=fake", "data.num_samples=103", "model.channels=[8]", *FAST,
                       "trainer.limit_test_batches=1.0", "data.batch_size=4")  # fmt: skip

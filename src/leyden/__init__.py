@@ -1,7 +1,11 @@
 """Leyden: a research template on PyTorch Lightning and Hydra."""
 
+import sys
 from collections.abc import Iterable
-from importlib import import_module
+from importlib import import_module, metadata
+from importlib.abc import MetaPathFinder
+from importlib.machinery import PathFinder
+from types import ModuleType
 from typing import Any
 
 LAZY = {  # public functions, and the modules that load torch or pandas for them
@@ -56,3 +60,44 @@ def listed(names: Iterable[object], separator: str = ", ") -> str:
     names = [str(name) for name in names]
     more = f" and {len(names) - 10:,} more" if len(names) > 10 else ""
     return separator.join(names[:10]) + more
+
+
+class Later(ModuleType):
+    """A module that is imported when something of it is used."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(import_module(self.__name__), name)
+
+
+class LeanMetrics(MetaPathFinder):
+    """Keeps torchmetrics, which Lightning imports, from importing scipy and matplotlib at once: 1.5 s of each start."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name != "torchmetrics" or not (spec := PathFinder.find_spec(name, path)) or not spec.loader:
+            return None
+        sys.meta_path.remove(self)
+        self.load, spec.loader.exec_module = spec.loader.exec_module, self.exec_module
+        return spec
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Load it where neither seems to be installed, then let it find them."""
+        hidden, find = {"scipy", "matplotlib"} - sys.modules.keys(), metadata.Distribution.from_name
+        sys.modules.update(dict.fromkeys(hidden))  # None: it cannot be imported
+        metadata.Distribution.from_name = lambda name: find(f"no {name}" if name in hidden else name)
+        try:
+            self.load(module)
+        finally:
+            metadata.Distribution.from_name = find
+            for name in hidden:
+                del sys.modules[name]
+        import_module("lightning_utilities.core.imports").package_available.cache_clear()
+        for requirement in vars(import_module("torchmetrics.utilities.imports")).values():
+            if getattr(requirement, "requirement", None) in hidden:
+                vars(requirement).pop("available", None)  # it looks again when it is asked
+        plot: Any = import_module("torchmetrics.utilities.plot")
+        if "matplotlib" in hidden:
+            plot.matplotlib, plot.plt = Later("matplotlib"), Later("matplotlib.pyplot")
+
+
+if "torchmetrics" not in sys.modules:
+    sys.meta_path.insert(0, LeanMetrics())

@@ -23,7 +23,7 @@ STEPS = ("training_step", "validation_step", "test_step", "predict_step", "confi
 
 @contextmanager
 def explained(trainer: Trainer, task: LightningModule) -> Iterator[None]:
-    """Raises UserError in place of an error of torch or Lightning that the user can mend; others pass."""
+    """Raises UserError in place of an error that the user can mend; others pass."""
     try:
         yield
     except (RuntimeError, TypeError, ValueError, IndexError, MemoryError, MisconfigurationException) as error:
@@ -42,8 +42,9 @@ def explain(trainer: Trainer, task: LightningModule, error: Exception) -> str | 
         advice = "leyden.tasks.configure_optimizers(self, optimizer, scheduler) takes those of the config"
         return f"configure_optimizers fails at {line}: {said}; {advice}."
     if isinstance(error, MemoryError) or re.search(MEMORY, str(error), re.I):
-        size, every = getattr(trainer.datamodule, "batch_size", 0), trainer.accumulate_grad_batches
-        same = f"data.batch_size={size // 2} trainer.accumulate_grad_batches={2 * every} (the same effective batch)"
+        size, every = getattr(trainer.datamodule, "batch_size", None), trainer.accumulate_grad_batches
+        half = f"data.batch_size={size // 2}" if isinstance(size, int) else "half the batch and"
+        same = f"{half} trainer.accumulate_grad_batches={2 * every} (the same effective batch)"
         return f"Out of memory ({said}); type {same}, trainer.precision=bf16-mixed or 'callbacks=[memory]'."
     if found := re.search(r"^(\S+) does not have a deterministic implementation", said):
         where = f"{found[1]} has no deterministic form on {task.device.type}, and is called in {layer or 'backward'}"

@@ -1,8 +1,10 @@
 """Before training: a learning rate from the loss over growing rates, and the largest batch that fits."""
 
+import io
 import logging
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +20,12 @@ RATES = ("lr", "initial_lr", "max_lr", "min_lr")  # of a group of parameters
 
 @contextmanager
 def trial(trainer: Trainer) -> Iterator[None]:
-    """Steps that no callback takes for the run, and that no end of epochs cuts short."""
+    """Steps that no callback takes for the run, that no end of epochs cuts short, and without a bar in a file."""
     callbacks, epochs = trainer.callbacks, trainer.max_epochs
     trainer.callbacks, trainer.fit_loop.max_epochs = [], -1
     try:
-        yield
+        with redirect_stderr(sys.stderr if sys.stderr.isatty() else io.StringIO()):
+            yield
     finally:
         trainer.callbacks, trainer.fit_loop.max_epochs = callbacks, epochs
 
@@ -42,12 +45,10 @@ class Rate(Callback):
         with trial(trainer):
             self.finder.lr_find(trainer, task)
         found: Any = self.finder.optimal_lr
-        rate = found and found.suggestion()
-        if not rate:
+        if not (rate := found and found.suggestion()):
             raise UserError("No rate is suggested; type a larger callbacks.lr_finder.num_training_steps.")
-        figure = found.plot(suggest=True, ax=Figure().add_subplot())
         if trainer.is_global_zero:
-            figure.savefig(self.directory / "lr_finder.png")
+            found.plot(suggest=True, ax=Figure().add_subplot()).savefig(self.directory / "lr_finder.png")
         (optimizer,) = trainer.optimizers
         before = optimizer.defaults["lr"]
         what = f"used in place of {before:.2e}" if self.use else f"type optimizer.lr={rate:.2e}, now it is {before:.2e}"
@@ -71,8 +72,8 @@ class Size(Callback):
         self.size: int | None = None  # in use
 
     def on_load_checkpoint(self, trainer: Trainer, task: LightningModule, checkpoint: dict[str, Any]) -> None:
-        self.size = checkpoint["callbacks"].get(self.state_key, {}).get("size")
-        trainer.datamodule.batch_size = self.size or trainer.datamodule.batch_size
+        if size := checkpoint["callbacks"].get(self.state_key, {}).get("size"):
+            self.size = trainer.datamodule.batch_size = size
 
     def state_dict(self) -> dict[str, Any]:
         return {"size": self.size}
@@ -80,7 +81,11 @@ class Size(Callback):
     def on_fit_start(self, trainer: Trainer, task: LightningModule) -> None:
         if trainer.ckpt_path:
             return
-        data, before = trainer.datamodule, trainer.datamodule.batch_size
+        data, before = trainer.datamodule, getattr(trainer.datamodule, "batch_size", None)
+        if not isinstance(before, int):
+            raise UserError(
+                "batch_size_finder needs a datamodule with an attribute `batch_size` that its loaders take."
+            )
         data.batch_size = self.finder.optimal_batch_size  # the first one that is tried
         with trial(trainer):
             self.finder.setup(trainer, task, "fit")

@@ -23,8 +23,7 @@ log = logging.getLogger(__name__)
 class Shapes(Callback):
     """Logs a table of the layers in the order of their calls, and ends the fit.
 
-    FLOPs are those of products and convolutions in the forward pass, two for a multiply-add
-    (torch.utils.flop_counter).
+    FLOPs are those of products and convolutions in the forward pass, two for a multiply-add.
     """
 
     trains_nothing = True

@@ -6,16 +6,14 @@ import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
-from matplotlib import rc_context
-from matplotlib.figure import Figure
 from torch import Tensor
 from torch.nn.functional import cross_entropy
-from torchmetrics.utilities.plot import plot_confusion_matrix
 from torchvision.utils import make_grid
 
 from leyden.lightning_internals import gather
 
 COUNT, COLUMNS = 16, 4  # pictures, and those in a row
+FEW = 40  # classes: of more, a matrix is a picture without numbers
 
 
 class Mistakes(Callback):
@@ -47,28 +45,35 @@ class Mistakes(Callback):
 
     def on_test_end(self, trainer: Trainer, task: Any) -> None:
         rows = sorted((row for part in gather(trainer, self.worst) for row in part), key=lambda row: row[:2])[:COUNT]
-        details = getattr(task, "details", None)
+        details, file = getattr(task, "details", None), getattr(trainer.datamodule, "name", None)
         counts = torch.tensor(details.get("confusion", []) if isinstance(details, dict) else [])
         for writer in self.writers if trainer.is_global_zero else []:
-            with rc_context({"text.parse_math": False}):  # a pair of $ would be a formula
-                if rows:
-                    figure = pictures(rows, task.classes, getattr(trainer.datamodule, "name", None))
-                    writer.add_figure("test/most_wrong", figure, trainer.global_step)
-                if len(counts):
-                    figure = Figure((max(6, min(30, len(counts))),) * 2, layout="constrained")
-                    axes, few = figure.add_subplot(), len(counts) <= 40
-                    plot_confusion_matrix(counts, axes, add_text=few, labels=task.classes, cmap="Blues")
-                    writer.add_figure("test/confusion", figure, trainer.global_step)
+            if rows:
+                _, numbers, true, predicted, xs = zip(*rows, strict=True)
+                pictures = [x.float() if len(x) == 3 else x.float().mean(0, keepdim=True) for x in xs]
+                grid = make_grid(pictures, COLUMNS, normalize=True, scale_each=True)
+                writer.add_image("test/most_wrong", enlarged(grid), trainer.global_step)
+                names = [file("test", number) if callable(file) else str(number) for number in numbers]
+                labels = ([task.classes[index] for index in part] for part in (true, predicted))
+                text = markdown([("from left to right", "true", "predicted"), *zip(names, *labels, strict=True)])
+                writer.add_text("test/most_wrong", text, trainer.global_step)
+            if len(counts):
+                shares = counts / counts.sum(1, keepdim=True).clamp(min=1)
+                blue = torch.stack([1 - shares, 1 - 0.7 * shares, 1 - 0.4 * shares])
+                writer.add_image("test/confusion", enlarged(blue), trainer.global_step)
+            if 0 < len(counts) <= FEW:
+                lines = [(name, *map(str, row)) for name, row in zip(task.classes, counts.tolist(), strict=True)]
+                text = markdown([("true / predicted", *task.classes), *lines])
+                writer.add_text("test/confusion", text, trainer.global_step)
 
 
-def pictures(rows: list[tuple[Any, ...]], classes: list[str], file: Any) -> Figure:
-    """Each with its file and its true and predicted class."""
-    height = -(-len(rows) // COLUMNS)
-    figure = Figure((2.4 * COLUMNS, 2.8 * height))
-    for place, (_, number, true, predicted, x) in enumerate(rows, 1):
-        axes = figure.add_subplot(height, COLUMNS, place, xticks=[], yticks=[], frame_on=False)
-        x = x.float() if len(x) == 3 else x.float().mean(0, keepdim=True)
-        axes.imshow(make_grid(x, normalize=True).permute(1, 2, 0))
-        name = file("test", number) if callable(file) else f"sample {number}"
-        axes.set_title(f"{name}\ntrue: {classes[true]}\npredicted: {classes[predicted]}", fontsize=6)
-    return figure
+def enlarged(picture: Tensor) -> Tensor:
+    """3 x H x W, so that single pixels are seen."""
+    times = max(1, 600 // max(picture.shape))
+    return picture.repeat_interleave(times, 1).repeat_interleave(times, 2)
+
+
+def markdown(rows: list[tuple[str, ...]]) -> str:
+    """A table; its first row is the head."""
+    head, *rest = [" | ".join(cell.replace("|", "\\|") for cell in row) for row in rows]
+    return "\n".join([head, " | ".join(["---"] * len(rows[0])), *rest])

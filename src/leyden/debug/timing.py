@@ -1,7 +1,7 @@
-"""How long a training step takes: with the Trainer, in a bare loop, of the data alone and of the computation alone."""
+"""How long a batch takes: with the Trainer, in a bare loop, of the data alone and of the computation alone."""
 
-from collections.abc import Callable
-from itertools import chain, count, repeat
+from collections.abc import Callable, Iterable
+from itertools import chain, count, islice, repeat
 from typing import Any
 
 import torch
@@ -11,27 +11,27 @@ from torch import nn
 from torch.utils.benchmark import Timer, timer
 
 from leyden import UserError
+from leyden.lightning_internals import EndFit
 from leyden.tasks.supervised import Supervised
 
 ALONE = {"bare loop": "step(ready(next(batches)))", "data alone": "next(batches)", "compute alone": "step(ready(one))"}
+VALIDATION = "Trainer validation"
 
 
 class Stopwatch(Callback):
     """Measures everything in turn during a fit, `rounds` times after one that is not counted, and ends it.
 
-    The Trainer's steps are those of whole epochs, from their start to their last step: set-up, validation and
-    checkpoints are not in the times.
+    Of the Trainer it takes whole epochs, from their start to their last step, and whole validations, from before their
+    first batch to their metrics: no set-up and no checkpoints. It must be the first of the callbacks.
     """
 
     def __init__(self, rounds: int, steps: int):
         self.rounds, self.steps = rounds, steps
-        self.seconds: list[dict[str, float]] = []  # of a step, in each round
+        self.seconds: list[dict[str, float]] = []  # of a batch, in each round
         self.workers = 0
 
     def on_train_start(self, trainer: Trainer, task: LightningModule) -> None:
         """Begin a round: measure what needs no Trainer. Raises UserError where the data has several loaders."""
-        for config in trainer.lr_scheduler_configs:
-            config.strict = False  # nothing is validated here that a plateau could watch
         loader = trainer.datamodule.train_dataloader()  # apart from the Trainer's, which is in use
         if isinstance(loader, list | tuple | dict):
             raise UserError(f"A benchmark measures one loader, but the data gives a {type(loader).__name__} of them.")
@@ -39,23 +39,59 @@ class Stopwatch(Callback):
         vars(task).update(dict.fromkeys(("log", "log_dict"), lambda *_, **__: None))  # a user's own step logs
         batches, convert = chain.from_iterable(repeat(loader)), trainer.precision_plugin.convert_input
         given = {"batches": batches, "one": next(batches), "step": bare_step(trainer, task)}
-        given["ready"] = lambda batch: trainer.strategy.batch_to_device(convert(batch), dataloader_idx=0)
+        given["ready"] = ready = lambda batch: trainer.strategy.batch_to_device(convert(batch), dataloader_idx=0)
         timers = {name: Timer(code, globals=given, num_threads=torch.get_num_threads()) for name, code in ALONE.items()}
         self.seconds.append({name: timer.timeit(self.steps).mean for name, timer in timers.items()})
+        held = trainer.datamodule.val_dataloader() if trainer.enable_validation else []
+        if not isinstance(held, list | tuple | dict):
+            validate(trainer, task, islice(held, 1), ready)  # starts its workers
+            started, done = timer(), 0
+            while done < self.steps:
+                done += validate(trainer, task, islice(held, self.steps), ready) or self.steps
+            self.seconds[-1] |= {"bare validation": (timer() - started) / done, VALIDATION: 0.0}
         del task.log, task.log_dict
-        self.spent, self.done = 0.0, 0
+        self.spent, self.done = {"Trainer": 0.0, VALIDATION: 0.0}, {"Trainer": 0, VALIDATION: 0}
 
     def on_train_epoch_start(self, *_: Any) -> None:
         self.started = timer()
 
+    def on_validation_start(self, trainer: Trainer, task: LightningModule) -> None:
+        self.stop("Trainer", trainer.fit_loop.epoch_loop)
+
+    def on_validation_epoch_start(self, *_: Any) -> None:
+        self.started = timer()
+
+    def on_validation_end(self, trainer: Trainer, task: LightningModule) -> None:
+        self.stop(VALIDATION, trainer.fit_loop.epoch_loop.val_loop)
+
+    def stop(self, what: str, loop: Any) -> None:
+        self.spent[what] += timer() - self.started
+        self.done[what] += loop.batch_progress.current.ready
+
     def on_train_epoch_end(self, trainer: Trainer, task: LightningModule) -> None:
-        self.spent += timer() - self.started
-        self.done += trainer.fit_loop.epoch_loop.batch_progress.current.ready
-        if self.done >= self.steps:
-            self.seconds[-1]["Trainer"] = self.spent / self.done
-            trainer.should_stop = len(self.seconds) > self.rounds
-            if not trainer.should_stop:
-                self.on_train_start(trainer, task)
+        if not self.done[VALIDATION]:  # which has stopped it already
+            self.stop("Trainer", trainer.fit_loop.epoch_loop)
+        if self.done["Trainer"] < self.steps:
+            return
+        for what in {"Trainer", *self.seconds[-1]} & self.spent.keys():
+            self.seconds[-1][what] = self.spent[what] / self.done[what]
+        if len(self.seconds) > self.rounds:
+            raise EndFit
+        self.on_train_start(trainer, task)
+
+
+def validate(trainer: Trainer, task: LightningModule, batches: Iterable[Any], ready: Callable[[Any], Any]) -> int:
+    """A validation as one writes it without a Trainer; the number of its batches."""
+    modes, number = {module: module.training for module in task.modules()}, 0
+    task.eval()
+    trainer.validating = True  # so that the data is not augmented
+    with torch.no_grad(), trainer.precision_plugin.forward_context():
+        for number, batch in enumerate(batches, 1):
+            task.step(ready(batch)) if isinstance(task, Supervised) else task.validation_step(ready(batch), number - 1)
+    trainer.training = True
+    for module, mode in modes.items():
+        module.training = mode
+    return number
 
 
 def bare_step(trainer: Trainer, task: LightningModule) -> Callable[[Any], None]:

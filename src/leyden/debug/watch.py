@@ -27,8 +27,7 @@ EPOCHS = 5  # of growth in a row, by over 1 MiB each, that are no accident
 class Gradients(Callback):
     """Logs, of each matrix and kernel, the gradient's norm and share of zeros, and the step's size over the weight's.
 
-    They are taken after unscaling, after all batches of an accumulation and all ranks are in, and before clipping.
-    What vanishes or explodes is named once.
+    They are taken of the whole step, unscaled and before clipping. What vanishes or explodes is named once.
 
     Args:
         every_n_steps: optimizer steps between measurements, besides that of the first step
@@ -42,20 +41,23 @@ class Gradients(Callback):
         self.named: set[str] = set()
 
     def on_before_optimizer_step(self, trainer: Trainer, task: LightningModule, optimizer: Optimizer) -> None:
-        measured, left = divmod(trainer.global_step + 1, self.every_n_steps)
-        if left and trainer.global_step > 0:
+        step = trainer.global_step // len(trainer.optimizers)  # which step in turn, where there are several
+        measured, left = divmod(step + 1, self.every_n_steps)
+        if left and step > 0:
             return
-        fused = getattr(optimizer, "_step_supports_amp_scaling", False)  # it divides by the scale itself, later
-        scaler = getattr(trainer.precision_plugin, "scaler", None)
-        scale = scaler.get_scale() if scaler and fused else 1.0
-        boards = [logger.experiment for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)]
+        mine = {weight for group in optimizer.param_groups for weight in group["params"]}
+        scaler, scale = getattr(trainer.precision_plugin, "scaler", None), 1.0
+        if scaler and getattr(optimizer, "_step_supports_amp_scaling", False):  # fused: it unscales by itself, later
+            scale = scaler.get_scale()
         for name, weight in task.named_parameters():
-            if weight.grad is not None and weight.dim() > 1:
-                grad = whole(weight.grad) / scale
-                self.rows[name] = weight, whole(weight).clone(), grad.norm(), (grad == 0).float().mean()
-                if self.histograms_every and measured % self.histograms_every == 0 and grad.isfinite().all():
-                    for board in boards:
-                        board.add_histogram(f"gradients/{name}", grad.cpu(), trainer.global_step + 1)
+            if weight.grad is None or weight.dim() < 2 or weight not in mine:
+                continue
+            grad = whole(weight.grad) / scale
+            self.rows[name] = weight, whole(weight).clone(), grad.norm(), (grad == 0).float().mean()
+            if self.histograms_every and measured % self.histograms_every == 0 and grad.isfinite().all():
+                for logger in trainer.loggers:
+                    if isinstance(logger, TensorBoardLogger):
+                        logger.experiment.add_histogram(f"gradients/{name}", grad.cpu(), trainer.global_step + 1)
 
     def on_train_batch_end(self, trainer: Trainer, task: LightningModule, *_: Any) -> None:
         if not self.rows:
@@ -73,12 +75,14 @@ class Gradients(Callback):
         log.info("gradients at step %d: norms from %.3g to %.3g", step, least, most)
         small = [name for name, norm in norms.items() if norm < SMALL and norm <= SMALL * most]
         self.small = {name: self.small.get(name, 0) + 1 for name in small}
-        sure = {name for name in small if self.small[name] >= AGAIN or (step == 1 and norms[name] > 0)}
-        large = {name for name, norm in norms.items() if not norm <= LARGE and not norm <= LARGE * least}
-        for what, found in ("vanish", sure), ("explode", large):
-            if new := [f"{name} ({norms[name]:.1e})" for name in norms if name in found - self.named]:
-                log.warning("Gradients %s in %s at step %d.", what, listed(new), step)
-            self.named |= found
+        self.name("vanish", [n for n in small if self.small[n] >= AGAIN or (step == 1 and norms[n] > 0)], norms, step)
+        large = [name for name, norm in norms.items() if not norm <= LARGE and not norm <= LARGE * least]
+        self.name("explode", large, norms, step)
+
+    def name(self, what: str, names: list[str], norms: dict[str, float], step: int) -> None:
+        if new := [f"{name} ({norms[name]:.1e})" for name in names if name not in self.named]:
+            log.warning("Gradients %s in %s at step %d.", what, listed(new), step)
+        self.named |= {*names}
 
 
 def whole(tensor: Any) -> Tensor:
@@ -100,43 +104,34 @@ class Overfit(Callback):
         self.idle = [name for name, p in task.named_parameters() if p.grad is None or not p.grad.any()]
 
     def on_train_end(self, trainer: Trainer, task: LightningModule) -> None:
+        if not self.losses:  # of a task that goes backward by itself
+            return log.warning("overfit: no loss was seen; call self.manual_backward(loss) in the task.")
         first, last = float(self.losses[0]), float(self.losses[-1])
         fell = f"the loss of one batch went from {first:.4g} to {last:.4g} in {trainer.global_step} steps"
+        if last <= self.share * first:
+            return log.info("overfit: passed, %s.", fell)
         cause = "a wrong optimizer.lr, too few steps, dropout or augmentation, or targets of other inputs"
         if self.idle:
             cause = f"{self.idle[0]} (of {len(self.idle)} parameters) has no gradient: frozen, detached or unused"
-        if last <= self.share * first:
-            return log.info("overfit: passed, %s.", fell)
         log.warning("overfit: NOT passed, %s. The likeliest causes: %s.", fell, cause)
 
 
 class Memory(Callback):
     """Logs, in MiB: what is resident on the host; of a GPU what is allocated, reserved, and the peak of the run so far.
 
-    Args:
-        directory: where a summary and a snapshot go when a GPU is out of memory
-        empty_cache: give back what the allocator of a GPU holds unused, after each epoch
+    `empty_cache` gives back what the allocator of a GPU holds unused, after each epoch.
     """
 
-    def __init__(self, directory: str, empty_cache: bool = False):
-        self.directory, self.empty_cache = Path(directory), empty_cache
+    def __init__(self, empty_cache: bool = False):
+        self.empty_cache = empty_cache
         self.last, self.grown = math.inf, 0  # MiB after the last epoch, and epochs of growth in a row
-
-    def setup(self, trainer: Trainer, task: LightningModule, stage: str) -> None:
-        self.cuda = trainer.strategy.root_device.type == "cuda"
-        if self.cuda:
-            torch.cuda.memory._record_memory_history(max_entries=100_000)
-
-    def teardown(self, trainer: Trainer, task: LightningModule, stage: str) -> None:
-        if self.cuda:
-            torch.cuda.memory._record_memory_history(enabled=None)
 
     def measure(self, trainer: Trainer, task: LightningModule) -> None:
         """Log the numbers of now."""
         if trainer.sanity_checking:
             return
         stage, self.found = trainer.state.stage.dataloader_prefix, {"resident": resident()}
-        if self.cuda:
+        if trainer.strategy.root_device.type == "cuda":
             self.found["allocated"] = torch.cuda.memory_allocated() / MIB
             self.found["reserved"] = torch.cuda.memory_reserved() / MIB
             self.found["peak"] = torch.cuda.max_memory_allocated() / MIB
@@ -154,15 +149,12 @@ class Memory(Callback):
         if self.grown == EPOCHS:
             what = "look for a list that keeps losses or outputs with their graphs, and append loss.detach()"
             log.warning("Memory grew in each of the last %d epochs, to %.0f MiB; %s.", EPOCHS, held, what)
-        if self.cuda and self.empty_cache:
+        if self.empty_cache:
             torch.cuda.empty_cache()
 
     def on_exception(self, trainer: Trainer, task: LightningModule, exception: BaseException) -> None:
         if isinstance(exception, torch.OutOfMemoryError):
-            rank = trainer.global_rank or ""
-            (self.directory / f"memory_summary{rank}.txt").write_text(torch.cuda.memory_summary())
-            torch.cuda.memory._dump_snapshot(str(self.directory / f"memory_snapshot{rank}.pickle"))
-            log.warning("memory_summary%s.txt and memory_snapshot%s.pickle say what was in memory.", rank, rank)
+            log.warning("When it was full, memory held:\n%s", torch.cuda.memory_summary())
 
 
 def resident() -> float:

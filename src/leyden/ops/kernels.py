@@ -15,8 +15,6 @@ import torch
 
 from leyden.files import lock
 
-# In a process of its own, whose noise stays off the screen, and which finds out whether the library loads.
-BUILD = "import json, sys; from torch.utils import cpp_extension; cpp_extension.load(**json.loads(sys.argv[1]))"
 found: dict[str, str] = {}  # operator -> "compiled", or why it is not
 log = logging.getLogger(__name__)
 
@@ -42,7 +40,6 @@ def build(name: str, folder: Path) -> Path:
 
     One process of several builds it, and moves it there when it is whole. Raises the compiler's first complaint.
     """
-    cuda_home = f"/usr/local/cuda-{torch.version.cuda}"  # unless another one is named
     cuda = torch.version.cuda and (torch.cuda.is_available() or "TORCH_CUDA_ARCH_LIST" in os.environ)
     files = [file for end in ("cpp", "cu") if (file := folder / f"{name}.{end}").exists() and (cuda or end == "cpp")]
     gpus = [torch.cuda.get_device_capability(index) for index in range(torch.cuda.device_count())]
@@ -56,19 +53,23 @@ def build(name: str, folder: Path) -> Path:
     with lock(library.with_suffix(".lock"), seconds=600), tempfile.TemporaryDirectory(dir=home) as work:
         if not library.exists():
             log.info("building the kernel of %s, once for this machine", name)
-            options = {"name": name, "sources": list(map(str, files)), "build_directory": work, "extra_cflags": flags()}
-            line = [sys.executable, "-c", BUILD, json.dumps(options | {"is_python_module": False})]
-            path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])  # pip's ninja
-            env = {"CUDA_HOME": cuda_home} if os.path.isdir(cuda_home) else {}
-            done = subprocess.run(
-                line, env=env | os.environ | {"PATH": path}, capture_output=True, text=True, timeout=600
-            )
-            if done.returncode:
-                said = done.stdout + done.stderr
-                complaint = re.search(r"^.*(\berror:|No space left|not found|No such file).*$", said, re.M)
-                raise RuntimeError(complaint[0] if complaint else said.strip().splitlines()[-1])
+            compile(name, [str(file) for file in files], work)
             (Path(work) / f"{name}.so").replace(library)
     return library
+
+
+def compile(name: str, sources: list[str], work: str) -> None:
+    """In a process of its own, whose noise stays off the screen, and which finds out whether the library loads."""
+    options = {"extra_cflags": flags(), "build_directory": work, "is_python_module": False}
+    code = f"from torch.utils import cpp_extension; cpp_extension.load({name!r}, {sources!r}, **{options!r})"
+    path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])  # pip's ninja
+    nvcc = f"/usr/local/cuda-{torch.version.cuda}"  # unless another one is named
+    env = ({"CUDA_HOME": nvcc} if os.path.isdir(nvcc) else {}) | os.environ | {"PATH": path}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=600)
+    if done.returncode:
+        said = done.stdout + done.stderr
+        complaint = re.search(r"^.*(\berror:|No space left|not found|No such file).*$", said, re.M)
+        raise RuntimeError(complaint[0] if complaint else said.strip().splitlines()[-1])
 
 
 def flags() -> list[str]:

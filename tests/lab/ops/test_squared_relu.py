@@ -261,6 +261,6 @@ def test_the_command_measures_an_operator(configure):
     found = json.loads((Path(cfg.run_dir) / "benchmark.json").read_text())
     assert set(found["seconds"]) == {"operator", "reference"}
     said = (Path(cfg.run_dir) / "train.log").read_text()
-    assert all(word in said for word in ("squared_relu, cpu", "operator", "reference"))
+    assert all(word in said for word in ("squared_relu on cpu", "operator", "reference"))
     with pytest.raises(UserError, match=r"`op` must be a module of the operators; got `nope`"):
         benchmark(configure("op=nope", config="benchmark"))

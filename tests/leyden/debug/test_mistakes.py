@@ -68,26 +68,27 @@ def test_two_processes_find_what_one_finds(command, tmp_path):
 
 
 @pytest.mark.parametrize("channels", [1, 3, 5])
-def test_tensorboard_gets_the_pictures_and_the_matrix(tmp_path, monkeypatch, channels):
+def test_tensorboard_gets_the_pictures_and_the_matrix(tmp_path, channels):
     x, y, outputs = samples()
-    mistakes, run, model, written = Mistakes(), trainer(tmp_path), task(), []
+    mistakes, run, model = Mistakes(), trainer(tmp_path), task()
     run.datamodule = SimpleNamespace(name=lambda split, index: f"{split}/{index}.jpg")
     test(mistakes, run, model, x.repeat(1, 2, 1, 1)[:, :channels], y, outputs)
-    (board,) = mistakes.writers
-    draw = board.add_figure
-    monkeypatch.setattr(board, "add_figure", lambda *line: (written.append(line[1]), draw(*line)))
     mistakes.on_test_end(run, model)
-    board.flush()
-    titles = [axes.get_title() for axes in written[0].axes]
-    _, number, true, predicted, _ = mistakes.worst[0]
-    assert titles[0] == f"test/{number}.jpg\ntrue: {model.classes[true]}\npredicted: {model.classes[predicted]}"
-    assert len(titles) == COUNT and any("$a$b" in title for title in titles)
+    mistakes.writers[0].flush()
     events = EventAccumulator(str(tmp_path)).Reload()
-    assert events.Tags()["images"] == ["test/most_wrong", "test/confusion"]
-    for tag in events.Tags()["images"]:  # something is drawn
-        with Image.open(io.BytesIO(events.Images(tag)[0].encoded_image_string)) as picture:
-            assert len(picture.convert("RGB").getcolors(10**6)) > 50
-    assert events.Images("test/confusion")[0].step == 7
+    pictures, tables = {}, {}
+    for tag in "test/most_wrong", "test/confusion":
+        pictures[tag] = Image.open(io.BytesIO(events.Images(tag)[0].encoded_image_string))
+        (text,) = events.Tensors(f"{tag}/text_summary")
+        tables[tag] = text.tensor_proto.string_val[0].decode().splitlines()
+        assert text.step == 7
+    _, number, true, predicted, _ = mistakes.worst[0]
+    assert tables["test/most_wrong"][2] == f"test/{number}.jpg | {model.classes[true]} | {model.classes[predicted]}"
+    assert len(tables["test/most_wrong"]) == COUNT + 2
+    assert len(pictures["test/most_wrong"].convert("RGB").getcolors(10**6)) > 50  # something is drawn
+    assert tables["test/confusion"][0::3] == ["true / predicted | cat | $a$b | dog", "$a$b | 0 | 3 | 0"]
+    assert pictures["test/confusion"].size == (600, 600)
+    assert pictures["test/confusion"].getpixel((300, 300)) == (0, 76, 153)  # all of the class
 
 
 def test_data_of_another_kind_and_a_test_without_mistakes_leave_nothing(tmp_path):

@@ -70,6 +70,10 @@ class Foreign(LightningModule):
         self.manual_backward(loss)
         self.optimizers().step()
 
+    def validation_step(self, batch, batch_idx):
+        assert not self.training
+        self.log("val/loss", self.layer(batch["x"]).square().mean())
+
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), 0.1)
 
@@ -83,14 +87,19 @@ class Dicts(LightningDataModule):
         loader = DataLoader([{"x": torch.ones(2)}] * 7, batch_size=2)
         return {"one": loader, "two": loader} if self.several else loader
 
+    def val_dataloader(self):
+        return DataLoader([{"x": torch.ones(2)}] * 3, batch_size=2)
 
-@pytest.mark.parametrize("manual", [False, True])
-def test_a_task_of_another_kind_is_measured_through_its_own_steps(manual):
+
+@pytest.mark.parametrize(("manual", "validations"), [(False, 0), (True, 2)])
+def test_a_task_of_another_kind_is_measured_through_its_own_steps(manual, validations):
     watch = timing.Stopwatch(rounds=2, steps=6)
-    trainer = Trainer(callbacks=[watch], **QUIET)
-    trainer.fit(Foreign(manual), datamodule=Dicts())
-    assert trainer.current_epoch == 6  # two of four batches for each of three rounds
-    assert [set(seconds) for seconds in watch.seconds] == [{*timing.ALONE, "Trainer"}] * 3
+    trainer, task = Trainer(callbacks=[watch], **QUIET | {"limit_val_batches": validations}), Foreign(manual)
+    task.layer.eval()  # as a user may leave it
+    trainer.fit(task, datamodule=Dicts())
+    assert trainer.current_epoch == 5  # the sixth: two of four batches for each of three rounds
+    validated = {"bare validation", timing.VALIDATION} if validations else set()
+    assert [set(seconds) for seconds in watch.seconds] == [{*timing.ALONE, "Trainer", *validated}] * 3
     assert all(value > 0 for seconds in watch.seconds for value in seconds.values())
     assert "train/loss" in trainer.callback_metrics
 

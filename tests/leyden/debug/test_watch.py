@@ -88,18 +88,20 @@ def test_the_numbers_of_a_layer(scale):
     task = nn.Sequential(nn.Linear(2, 2))
     weight = task[0].weight
     weight.data = torch.tensor([[3.0, 0.0], [0.0, 4.0]])
-    optimizer = torch.optim.SGD(task.parameters(), lr=0.1)
+    optimizer, other = torch.optim.SGD(task.parameters(), lr=0.1), torch.optim.SGD([nn.Parameter(torch.ones(1))])
     optimizer._step_supports_amp_scaling = True
     logged = {}
     scaler = SimpleNamespace(get_scale=lambda: scale)
     logger = SimpleNamespace(log_metrics=lambda values, step: logged.update(values))
     trainer = SimpleNamespace(global_step=0, precision_plugin=SimpleNamespace(scaler=scaler), loggers=[logger])
+    trainer.optimizers = [optimizer, other]
     watch = Gradients(histograms_every=0)
     weight.grad = scale * weight.detach() / 2
     watch.on_before_optimizer_step(trainer, task, optimizer)
     weight.grad /= scale
     optimizer.step()
     trainer.global_step = 1
+    watch.on_before_optimizer_step(trainer, task, other)  # which has stepped none of these weights
     watch.on_train_batch_end(trainer, task)
     expected = {"norm": 2.5, "zeros": 0.5, "update_ratio": 0.05}
     assert logged == pytest.approx({f"gradients/{name}/0.weight": value for name, value in expected.items()})

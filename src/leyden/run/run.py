@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ STALE_S = 4 * HEARTBEAT_S  # without one, after which a run on another machine i
 WRITING = threading.Lock()  # of run.json, which two threads update
 
 
-class Status(str, Enum):
+class Status(StrEnum):
     """Where a run is. The last two are derived: nobody writes them."""
 
     RUNNING = "running"
@@ -32,9 +32,6 @@ class Status(str, Enum):
     PRUNED = "pruned"  # given up by a search
     KILLED = "killed"  # it says that it runs, but its process is gone
     UNKNOWN = "unknown"  # it has no run.json
-
-    def __str__(self) -> str:
-        return self.value
 
 
 DONE = (Status.FINISHED, Status.PRUNED)

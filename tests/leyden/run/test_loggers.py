@@ -293,11 +293,16 @@ def test_a_server_that_ends_hangs_and_comes_back_costs_no_run(mlflow, tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    address, store = f"http://127.0.0.1:{port}", f"sqlite:///{tmp_path}/mlflow.db"
+    address = f"http://127.0.0.1:{port}"
 
     def serve():
         line = [mlflow, "-m", "mlflow", "server", "--port", str(port), "--workers", "1"]
-        line += ["--backend-store-uri", store, "--artifacts-destination", tmp_path / "artifacts"]
+        line += [
+            "--backend-store-uri",
+            f"sqlite:///{tmp_path}/store.db",
+            "--artifacts-destination",
+            tmp_path / "artifacts",
+        ]
         server = subprocess.Popen(line, cwd=tmp_path, start_new_session=True, stdout=subprocess.DEVNULL, stderr=-3)
         for _ in range(240):
             with suppress(OSError):
@@ -328,7 +333,7 @@ def test_a_server_that_ends_hangs_and_comes_back_costs_no_run(mlflow, tmp_path):
         assert run.returncode == 143 and said.count("MLFlowLogger failed") == 1 and "Traceback" not in said, said
         ask = f"""
 from mlflow.tracking import MlflowClient
-client = MlflowClient("{store}")
+client = MlflowClient("{address}")
 (run,) = client.search_runs([client.get_experiment_by_name("leyden").experiment_id])
 print([m.step for m in client.get_metric_history(run.info.run_id, "val/acc")])
 print([file.path for file in client.list_artifacts(run.info.run_id)])"""

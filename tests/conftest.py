@@ -14,10 +14,7 @@ from leyden.launch import overrides, ranks  # noqa: F401  (registers the resolve
 from leyden.run import paths
 
 os.environ["LEYDEN_LOCAL"] = "none"  # what conf/local says of this machine turns no test red
-RULES = (
-    "test_layout.py",
-    "test_readme.py",
-)  # of what is handed in upstream: only where they are named, as in `make rules`
+RULES = ("test_layout.py", "test_readme.py")  # of what is handed in here: run where they are named, as in `make check`
 SMALL = ["data=fake", "data.num_samples=120", "data.shape=[1,8,8]", "data.batch_size=16", "model=mlp"]
 
 

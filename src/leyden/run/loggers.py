@@ -21,7 +21,7 @@ from leyden.run.keys import role
 from leyden.run.run import Run
 
 # Seconds that a run waits for a server, and how often it asks again
-PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "5", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
+PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "3", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
 PATIENCE |= {"WANDB_INIT_TIMEOUT": "30", "WANDB_FINISH_TIMEOUT": "30"}
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ def begin(trainer: Trainer, cfg: DictConfig, resumed: bool) -> None:
 class Guard:
     """Calls the methods of a logger and of its experiment, whose errors are kept in run.json and end nothing.
 
-    It rests twenty times as long as a call that failed took: a server that hangs costs 5 % of the time.
+    It rests ten times as long as a call that failed took, so that a server that hangs costs little.
     """
 
     def __init__(self, logger: Any, run: Run):
@@ -69,7 +69,7 @@ class Guard:
         try:
             return method(*arguments, **keywords)
         except Exception as error:  # of any package
-            self.until = start + 20 * (time.monotonic() - start)
+            self.until = start + 10 * (time.monotonic() - start)
             if not self.error:
                 self.error = said(error)[:200]
                 self.run.update(failed_loggers=self.run.record.get("failed_loggers", {}) | {self.name: self.error})

@@ -69,31 +69,26 @@ def test_the_rest_imports_and_composes(tmp_path):
 def test_a_copy_with_names_of_its_own_takes_what_is_new_without_a_conflict(tmp_path):
     """The commands of the README rename and merge; then the copy's `make test` passes, with own files and settings."""
     root, upstream, copy = paths.PROJECT, tmp_path / "upstream", tmp_path / "copy"
-    git = ["git", "-c", "user.name=A", "-c", "user.email=a@b.c"]
-    env = (
-        os.environ
-        | {"GIT_MERGE_AUTOEDIT": "no"}
-        | {f"GIT_{who}_{what}": "a" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
-    )
+    who = {f"GIT_{who}_{what}": "a" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    env = os.environ | who | {"GIT_MERGE_AUTOEDIT": "no", "PYTHONPATH": str(copy / "src")}
 
     def run(*line, cwd=copy):
         done = subprocess.run(line, cwd=cwd, capture_output=True, text=True, env=env)
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
-    names = subprocess.check_output([*git, "ls-files", "-co", "--exclude-standard"], cwd=root, text=True).splitlines()
-    for name in (name for name in names if (root / name).is_file()):
+    names = subprocess.check_output(["git", "ls-files", "-co", "--exclude-standard"], cwd=root, text=True)
+    for name in (name for name in names.splitlines() if (root / name).is_file()):
         (upstream / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(root / name, upstream / name)
-    run(*git, "init", "-q", "-b", "main", cwd=upstream)
-    run(*git, "add", "-A", cwd=upstream)
-    run(*git, "commit", "-qm", "first", cwd=upstream)
-    run(*git, "clone", "-q", upstream, copy, cwd=tmp_path)
+    run("git", "init", "-q", "-b", "main", cwd=upstream)
+    run("git", "add", "-A", cwd=upstream)
+    run("git", "commit", "-qm", "first", cwd=upstream)
+    run("git", "clone", "-q", upstream, copy, cwd=tmp_path)
 
     text = (root / "README.md").read_text()
     (block,) = re.findall(r"```text\n(git mv .*?)```", text, re.S)
     rename, merge = block.split("git remote add")
-    made = dict(re.findall(r"`(src/lab/\S+\.py)`:?\n\n```python\n(.*?)```", text, re.S))
-    for name, content in made.items():
+    for name, content in re.findall(r"`(src/lab/\S+\.py)`:?\n\n```python\n(.*?)```", text, re.S):
         (copy / name).write_text(content)
     linear = "_target_: lab.models.linear.Linear\nin_shape: ${facts.shape}\nnum_classes: ${facts.outputs}\n"
     (copy / "conf" / "model" / "linear.yaml").write_text(linear)
@@ -101,23 +96,16 @@ def test_a_copy_with_names_of_its_own_takes_what_is_new_without_a_conflict(tmp_p
     (copy / "README.md").write_text("# Mine\n\nA study of stripes.\n" + text.partition("\n")[2])
     (copy / "conf" / "local").mkdir()
     (copy / "conf" / "local" / "default.yaml").write_text("# @package _global_\nseed: 7\ntrainer: {max_epochs: 3}\n")
-    run(*git, "add", "-A")
+    run("git", "add", "-A")
     run("bash", "-ec", rename)
 
-    for name in ("src/leyden/files.py", "conf/model/cnn.yaml", "tests/leyden/run/test_run.py", "src/lab/models/cnn.py"):
-        path = upstream / name
+    later = ("src/leyden/files.py", "conf/model/cnn.yaml", "tests/leyden/run/test_run.py", "src/lab/models/cnn.py")
+    for path in (upstream / name for name in later):
         path.write_text(path.read_text() + "# a later line\n")
-    run(*git, "commit", "-qam", "later", cwd=upstream)
+    run("git", "commit", "-qam", "later", cwd=upstream)
     run("bash", "-ec", f"git remote add{merge}".replace("<where you cloned it from>", str(upstream)))
     assert not (copy / "src" / "lab").exists()
-    for name in (
-        "src/leyden/files.py",
-        "conf/model/cnn.yaml",
-        "tests/leyden/run/test_run.py",
-        "src/mine/models/cnn.py",
-    ):
-        assert (copy / name).read_text().endswith("# a later line\n"), name
-    line = [sys.executable, "src/train.py", "model=linear", "data=stripes", "debug=fast", "threads=1"]
-    env["PYTHONPATH"] = str(copy / "src")
-    run(*line)
+    for name in later:
+        assert (copy / name.replace("/lab/", "/mine/")).read_text().endswith("# a later line\n"), name
+    run(sys.executable, "src/train.py", "model=linear", "data=stripes", "debug=fast", "threads=1")
     run(sys.executable, "-m", "pytest", "-q", "-n", "2", "-m", "not slow and not stress and not gpu")

@@ -47,33 +47,33 @@ def begin(trainer: Trainer, cfg: DictConfig, resumed: bool) -> None:
                 logger.experiment.add_text("config", f"```\n{text}\n```", 0)
         except Exception as error:  # of any package
             raise UserError(f"{type(logger).__name__} cannot start: {said(error)[:200]}; see conf/logger.") from error
-        Guard(logger, run)
+        guard(logger, run)
 
 
-class Guard:
-    """Calls the methods of a logger and of its experiment, whose errors are kept in run.json and end nothing.
+def guard(logger: Any, run: Run) -> None:
+    """Keep what the methods of a logger and of its experiment raise in run.json; it ends nothing.
 
-    It rests ten times as long as a call that failed took, so that a server that hangs costs little.
+    After a failure they rest ten times as long as it took, so that a server that hangs costs little.
     """
+    rest, failed, kind = 0.0, False, type(logger).__name__
 
-    def __init__(self, logger: Any, run: Run):
-        self.name, self.run, self.error, self.until = type(logger).__name__, run, "", 0.0
-        for owner in (logger, getattr(logger, "experiment", None)):
-            for name, _ in inspect.getmembers(type(owner), inspect.isfunction):
-                if not name.startswith("_"):
-                    setattr(owner, name, partial(self.call, getattr(owner, name)))
-
-    def call(self, method: Any, *arguments: Any, **keywords: Any) -> Any:
-        if (start := time.monotonic()) < self.until:
+    def call(method: Any, *arguments: Any, **keywords: Any) -> Any:
+        nonlocal rest, failed
+        if (start := time.monotonic()) < rest:
             return
         try:
             return method(*arguments, **keywords)
         except Exception as error:  # of any package
-            self.until = start + 10 * (time.monotonic() - start)
-            if not self.error:
-                self.error = said(error)[:200]
-                self.run.update(failed_loggers=self.run.record.get("failed_loggers", {}) | {self.name: self.error})
-                log.warning("%s failed; what it lacks is in metrics.csv: %s.", self.name, self.error)
+            rest = start + 10 * (time.monotonic() - start)
+            if not failed:
+                failed, why = True, said(error)[:200]
+                run.update(failed_loggers=run.record.get("failed_loggers", {}) | {kind: why})
+                log.warning("%s failed; what it lacks is in metrics.csv: %s.", kind, why)
+
+    for owner in (logger, getattr(logger, "experiment", None)):
+        for name, _ in inspect.getmembers(type(owner), inspect.isfunction):
+            if not name.startswith("_"):
+                setattr(owner, name, partial(call, getattr(owner, name)))
 
 
 def show(error: Any) -> None:
@@ -112,25 +112,20 @@ def columns(cfg: DictConfig, record: dict[str, Any]) -> dict[str, Any]:
     for override in [each for each in typed if each not in command] or typed:  # a sweep's command has the ranges
         key, _, text = override.lstrip("+").partition("=")
         if role(key) != "label" and not key.startswith("~"):
-            value = None if "/" in key else OmegaConf.select(cfg, key)
+            value = OmegaConf.select(cfg, key)
             found[key] = value if isinstance(value, bool | int | float | str) else text
     return found
 
 
 def parameters(cfg: DictConfig, record: dict[str, Any]) -> dict[str, Any]:
     """What MLflow compares runs by: their columns, and each key that is not as in conf/."""
-    with initialize_config_dir(str(paths.PROJECT / "conf"), version_base="1.3"):
-        usual = leaves(OmegaConf.to_container(compose("train")))
-    apart = [key for key, raw in leaves(OmegaConf.to_container(cfg)).items() if usual.get(key, ...) != raw]
-    return columns(cfg, record) | {key: OmegaConf.select(cfg, key) for key in apart if role(key) != "label"}
+    import pandas
 
-
-def leaves(node: Any, above: str = "") -> dict[str, Any]:
-    """The dotted keys of nested dicts, and what stands there."""
-    found: dict[str, Any] = {}
-    for key, value in node.items():
-        found |= leaves(value, f"{above}{key}.") if isinstance(value, dict) else {f"{above}{key}": value}
-    return found
+    with initialize_config_dir(str(paths.CONF), version_base="1.3"):
+        trees: Any = [OmegaConf.to_container(tree) for tree in (cfg, compose("train"))]
+    mine, usual = (pandas.json_normalize(tree, sep=".").iloc[0].to_dict() for tree in trees)
+    apart = [key for key in mine if mine[key] != usual.get(key, ...) and role(key) != "label"]
+    return columns(cfg, record) | {key: OmegaConf.select(cfg, key) for key in apart}
 
 
 def close(trainer: Trainer, kind: type[BaseException] | None, *_: Any) -> None:
@@ -151,6 +146,7 @@ def in_lines(results: dict[str, Any], directory: Path) -> str:
     if test:
         count = f" on {test['samples']} samples" if test["samples"] else ""
         lines.append(f"tested {test['checkpoint'] or 'the last weights'}{count}")
+    lines += [f"profile: {file.name}" for file in sorted(directory.glob("fit-profile*.txt"))]
     lines.append(f"run {path}")
     if (directory / "tensorboard").exists():
         inside = directory.is_relative_to(paths.PROJECT / "logs")

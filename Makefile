@@ -26,10 +26,10 @@ TEST = OMP_NUM_THREADS=1 $(RUN) -m pytest -n 2 --dist worksteal -m
 test: install  ## check that all works here, in under 3 minutes on 2 cores
 	@$(TEST) 'not slow and not stress and not gpu'
 
+ALL = tests tests/test_layout.py tests/test_readme.py
 check: install  ## run all tests, the rules of what is handed in here, the style checks and the type checks
-	@$(TEST) 'not slow and not stress and not gpu'
-	@$(TEST) 'slow and not stress and not gpu'
-	@$(TEST) 'not stress and not gpu' tests/test_layout.py tests/test_readme.py
+	@$(TEST) 'not slow and not stress and not gpu' $(ALL)
+	@$(TEST) 'slow and not stress and not gpu' $(ALL)
 	@$(STYLE)
 
 stress: install  ## run the longest tests: 140 runs killed at random moments

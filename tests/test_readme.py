@@ -119,6 +119,17 @@ def test_the_targets_are_in_the_list_of_make_help():
     assert {"train", "test", "check"} <= typed <= {line.split()[0] for line in help.splitlines()}
 
 
+def test_make_installs_what_a_target_needs_and_what_is_locked():
+    def printed(*arguments):
+        line = ["make", "-n", *arguments]
+        return subprocess.run(line, cwd=paths.PROJECT, capture_output=True, text=True, check=True).stdout
+
+    for target, extra in (("train", ""), ("test", "[test]"), ("check", "[dev]")):
+        assert f"-e '.{extra}'" in printed(target) and f"Installing Leyden{extra} into" in printed(target)
+    first, _, then = printed("train", "LOCKED=1").partition(" && ")
+    assert "--require-hashes -r requirements.lock" in first and "--no-deps" in then and "cmp -s requirements.lock" in first
+
+
 def test_nothing_else_is_a_command():
     assert all(line.startswith(("make ", "python src/")) for line in LINES)
 

@@ -6,20 +6,31 @@ RUN := "$(ENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)/python"
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' Makefile | sed 's/:.*##/\t/' | expand -t 14
 
-# An active environment is used, else .venv is made. leyden.installed is a copy of the pyproject.toml that was installed.
-install:  ## install Leyden, if pyproject.toml has changed
+# An active environment is used, else .venv is made. It keeps a copy of the file that it was installed from.
+test: EXTRA = [test]
+check stress gpu lint format: EXTRA = [dev]
+FROM = $(if $(LOCKED),requirements.lock,pyproject.toml)
+COPY = "$(ENV)/leyden$(if $(LOCKED),,$(EXTRA)).$(FROM)"
+PIP = $(RUN) -m pip install $$(test -t 1 || echo -q)
+LOCK = $(PIP) --require-hashes -r requirements.lock && $(PIP) --no-deps --no-build-isolation
+install:  ## install Leyden, if pyproject.toml has changed; LOCKED=1: with the versions that CI runs
 	@test -x $(RUN) || python3 -m venv "$(ENV)"
-	@cmp -s pyproject.toml "$(ENV)/leyden.installed" || { $(RUN) -m pip install -q -e '.[dev]' && cp pyproject.toml "$(ENV)/leyden.installed"; }
+	@cmp -s $(FROM) $(COPY) || { \
+	  echo "Installing Leyden$(EXTRA) into $(ENV); what is new of 6 GB (most of it PyTorch for GPUs) takes some minutes."; \
+	  $(if $(LOCKED),$(LOCK),$(PIP)) -e '.$(EXTRA)' && cp $(FROM) $(COPY); }
 
 train: install  ## train a small CNN on the bundled digits
 	@$(RUN) src/train.py
 
+TEST = OMP_NUM_THREADS=1 $(RUN) -m pytest -n 2 --dist worksteal -m
 test: install  ## check that all works here, in under 3 minutes on 2 cores
-	@OMP_NUM_THREADS=1 $(RUN) -m pytest -n 2 --dist worksteal -m 'not slow and not stress and not gpu'
+	@$(TEST) 'not slow and not stress and not gpu'
 
-check: test  ## run all other tests, the style checks and the type checks
-	@OMP_NUM_THREADS=1 $(RUN) -m pytest -n 2 --dist worksteal -m 'slow and not stress and not gpu'
-	@$(MAKE) lint
+ALL = tests tests/test_layout.py tests/test_readme.py
+check: install  ## run all tests, the rules of what is handed in here, the style checks and the type checks
+	@$(TEST) 'not slow and not stress and not gpu' $(ALL)
+	@$(TEST) 'slow and not stress and not gpu' $(ALL)
+	@$(STYLE)
 
 stress: install  ## run the longest tests: 140 runs killed at random moments, and a real SLURM where there is one
 	@$(RUN) -m pytest -m stress
@@ -33,8 +44,9 @@ gpu: install  ## run the tests that need a GPU
 tensorboard: install  ## show the curves of all runs on http://localhost:6006
 	@$(RUN) -m tensorboard.main --logdir logs
 
+STYLE = $(RUN) -m ruff check . && $(RUN) -m ruff format --check . && $(RUN) -m mypy
 lint: install  ## check style and types
-	@$(RUN) -m ruff check . && $(RUN) -m ruff format --check . && $(RUN) -m mypy
+	@$(STYLE)
 
 format: install  ## format the code
 	@$(RUN) -m ruff check --fix . && $(RUN) -m ruff format .

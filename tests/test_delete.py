@@ -1,5 +1,6 @@
 """What a user does to `lab`: delete what is not used, and give the folder another name."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -62,3 +63,49 @@ def test_the_rest_imports_and_composes(tmp_path):
     done = subprocess.run([sys.executable, "-c", REST], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith(" options\n") and not list(tmp_path.rglob("*vit*"))
+
+
+@pytest.mark.stress
+def test_a_copy_with_names_of_its_own_takes_what_is_new_without_a_conflict(tmp_path):
+    """The commands of the README rename and merge; then the copy's `make test` passes, with own files and settings."""
+    root, upstream, copy = paths.PROJECT, tmp_path / "upstream", tmp_path / "copy"
+    who = {f"GIT_{who}_{what}": "a" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    env = os.environ | who | {"GIT_MERGE_AUTOEDIT": "no", "PYTHONPATH": str(copy / "src")}
+
+    def run(*line, cwd=copy):
+        done = subprocess.run(line, cwd=cwd, capture_output=True, text=True, env=env)
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+
+    names = subprocess.check_output(["git", "ls-files", "-co", "--exclude-standard"], cwd=root, text=True)
+    for name in (name for name in names.splitlines() if (root / name).is_file()):
+        (upstream / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(root / name, upstream / name)
+    run("git", "init", "-q", "-b", "main", cwd=upstream)
+    run("git", "add", "-A", cwd=upstream)
+    run("git", "commit", "-qm", "first", cwd=upstream)
+    run("git", "clone", "-q", upstream, copy, cwd=tmp_path)
+
+    text = (root / "README.md").read_text()
+    (block,) = re.findall(r"```text\n(git mv .*?)```", text, re.S)
+    rename, merge = block.split("git remote add")
+    for name, content in re.findall(r"`(src/lab/\S+\.py)`:?\n\n```python\n(.*?)```", text, re.S):
+        (copy / name).write_text(content)
+    linear = "_target_: lab.models.linear.Linear\nin_shape: ${facts.shape}\nnum_classes: ${facts.outputs}\n"
+    (copy / "conf" / "model" / "linear.yaml").write_text(linear)
+    (copy / "conf" / "data" / "stripes.yaml").write_text("defaults: [_loader]\n_target_: lab.data.stripes.Stripes\n")
+    (copy / "README.md").write_text("# Mine\n\nA study of stripes.\n" + text.partition("\n")[2])
+    (copy / "conf" / "local").mkdir()
+    (copy / "conf" / "local" / "default.yaml").write_text("# @package _global_\nseed: 7\ntrainer: {max_epochs: 3}\n")
+    run("git", "add", "-A")
+    run("bash", "-ec", rename)
+
+    later = ("src/leyden/files.py", "conf/model/cnn.yaml", "tests/leyden/run/test_run.py", "src/lab/models/cnn.py")
+    for path in (upstream / name for name in later):
+        path.write_text(path.read_text() + "# a later line\n")
+    run("git", "commit", "-qam", "later", cwd=upstream)
+    run("bash", "-ec", f"git remote add{merge}".replace("<where you cloned it from>", str(upstream)))
+    assert not (copy / "src" / "lab").exists()
+    for name in later:
+        assert (copy / name.replace("/lab/", "/mine/")).read_text().endswith("# a later line\n"), name
+    run(sys.executable, "src/train.py", "model=linear", "data=stripes", "debug=fast", "threads=1")
+    run(sys.executable, "-m", "pytest", "-q", "-n", "2", "-m", "not slow and not stress and not gpu")

@@ -177,7 +177,8 @@ def test_mistakes(trained, typed, tmp_path, keys, said):
 
 def snippet() -> str:
     text = (paths.PROJECT / "README.md").read_text(encoding="utf-8")
-    return next(block for block in re.findall(r"```python\n(.*?)```", text, re.S) if "onnxruntime" in block)
+    blocks = [block for block in re.findall(r"```python\n(.*?)```", text, re.S) if "onnxruntime" in block]
+    return blocks[0] if blocks else pytest.skip("a README of one's own")
 
 
 def test_the_snippet_is_short():

@@ -1,4 +1,4 @@
-"""The rules of the tree. They hold while the project is called leyden; a copy may grow as it likes."""
+"""The rules of the tree, which `make check` runs while the project is called leyden; a copy may grow as it likes."""
 
 import ast
 import io
@@ -164,6 +164,14 @@ def test_a_file_opens_with_a_line_that_says_what_it_is():
     assert [path for path in SOURCES if not ast.get_docstring(ast.parse(path.read_text()))] == []
 
 
+def test_no_yaml_is_long_and_its_plain_keys_have_comments():
+    for path in (ROOT / "conf").rglob("*.yaml"):
+        assert len(path.read_text().splitlines()) <= 45, path
+    lines = (ROOT / "conf" / "train.yaml").read_text().splitlines()
+    keys = [line for line in lines[lines.index("") :] if line and not line.startswith("checkpoint:")]
+    assert all("#" in line for line in keys)
+
+
 def test_nobody_is_called_utils():
     banned = {"utils", "util", "helpers", "helper", "common", "misc", "base"}
     paths = [path for folder in ("src", "conf", "tests") for path in (ROOT / folder).rglob("*")]
@@ -173,7 +181,7 @@ def test_nobody_is_called_utils():
 def test_the_top_level_stays_as_it_is():
     listed = subprocess.run(["git", "-C", str(ROOT), "ls-files"], capture_output=True, text=True, check=True).stdout
     top = {line.split("/")[0] for line in listed.splitlines()}
-    fixed = {"src", "conf", "tests", "logs", "Makefile", "pyproject.toml", "README.md", "LICENSE"}
+    fixed = {"src", "conf", "tests", "logs", "Makefile", "pyproject.toml", "requirements.lock", "README.md", "LICENSE"}
     assert {name for name in top if not name.startswith(".")} <= fixed
 
 

@@ -1,12 +1,16 @@
 """Every command of the README runs, and its examples are what they say."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 from PIL import Image
 
 from leyden.run import paths
@@ -18,6 +22,9 @@ MADE = re.findall(
     TEXT,
     re.S,
 )
+
+
+MADE += [(path, f"{line}\n") for path, line in re.findall(r"`(conf/\S+\.yaml)` is the line `(.*)`\.", TEXT)]
 
 
 @pytest.fixture(scope="module")
@@ -39,21 +46,22 @@ def clone(tmp_path_factory):
 def test_the_examples_are_found():
     assert {path for path, _ in MADE} >= {
         "src/lab/models/linear.py", "conf/model/linear.yaml", "src/lab/data/stripes.py", "conf/data/stripes.yaml",
-        "src/lab/tasks/mixup.py", "conf/task/mixup.yaml", "src/lab/tasks/contrastive.py", "conf/task/contrastive.yaml",
-        "conf/experiment/wide.yaml",
+        "src/lab/tasks/one_vs_rest.py", "conf/task/one_vs_rest.yaml", "src/lab/data/signs.py", "conf/data/signs.yaml",
+        "src/lab/tasks/multilabel.py", "conf/task/multilabel.yaml",
     }  # fmt: skip
 
 
 @pytest.mark.slow
 def test_the_commands_run(clone):
-    """All in one process, which imports torch once."""
+    """All in one process, which imports torch once; the task of several labels trains to its end."""
     driver = """
 import contextlib, io, json, runpy, shlex, sys, traceback
 sys.path.insert(0, "src")
 done = {}
 for line in json.load(sys.stdin):
     sys.argv, said = shlex.split(line, comments=True)[1:], io.StringIO()
-    fast = [] if any(word in line for word in ("--help", "debug", "resume", "rerun")) else ["debug=fast"]
+    whole = ("--help", "debug", "resume", "rerun", "name=labels")
+    fast = [] if any(word in line for word in whole) else ["debug=fast"]
     fast = fast if "train.py" in line else []
     fast = ["rounds=1", "steps=2"] if "benchmark.py" in line else fast
     sys.argv += fast
@@ -75,6 +83,30 @@ json.dump(done, open("done.json", "w"))
     done = json.loads((clone / "done.json").read_text())
     assert len(done) > 20
     assert {line: said for line, (status, said) in done.items() if status} == {}
+    assert json.loads((clone / "logs/train/labels/metrics.json").read_text())["test"]["test/auroc_macro"] > 0.9
+    assert (clone / "labels.csv").read_text().splitlines()[0] == "name,label_0,label_1,label_2,label_3"
+
+
+def test_the_lock_has_what_is_needed_with_hashes_and_no_addresses():
+    lock = (paths.PROJECT / "requirements.lock").read_text()
+    found = dict(re.findall(r"^([a-z0-9-]+)==(\S+)[^\n]*\\\n    --hash=sha256:", lock, re.M))
+    assert "://" not in lock and len(found) == len(re.findall(r"^\S+==", lock, re.M))
+    project = tomllib.loads((paths.PROJECT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    for text in (*project["dependencies"], *extras["search"], *extras["launchers"], *extras["test"], *extras["dev"]):
+        needed = Requirement(text)
+        assert needed.name == "leyden" or found[needed.name] in needed.specifier, text
+
+
+@pytest.mark.slow
+def test_a_line_of_bash_completes_groups_and_keys():
+    (line,) = re.findall(r"`(eval \"\$\(python src/train.py -sc [^`]*)`", TEXT)
+    ask = """COMP_LINE="python src/train.py $0" COMP_WORDS=(python src/train.py "$0") COMP_CWORD=2
+COMP_POINT=${#COMP_LINE}; hydra_bash_completion; echo "${COMPREPLY[@]}" """
+    env = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    for typed, offered in (("model=c", "model=cnn"), ("trainer.max_e", "trainer.max_epochs=")):
+        bash = ["bash", "-c", f"{line}\n{ask}", typed]
+        assert subprocess.check_output(bash, text=True, cwd=paths.PROJECT, env=env).split() == [offered]
 
 
 def test_two_readers_have_two_halves():
@@ -87,6 +119,19 @@ def test_the_targets_are_in_the_list_of_make_help():
     help = subprocess.run(["make", "help"], cwd=paths.PROJECT, capture_output=True, text=True, check=True).stdout
     typed = set(re.findall(r"(?m)(?:^|`)make ([a-z]+)", TEXT))
     assert {"train", "test", "check"} <= typed <= {line.split()[0] for line in help.splitlines()}
+
+
+def test_make_installs_what_a_target_needs_and_what_is_locked():
+    def printed(*arguments):
+        line = ["make", "-n", *arguments]
+        return subprocess.run(line, cwd=paths.PROJECT, capture_output=True, text=True, check=True).stdout
+
+    for target, extra in (("train", ""), ("test", "[test]"), ("check", "[dev]")):
+        assert f"-e '.{extra}'" in printed(target) and f"Installing Leyden{extra} into" in printed(target)
+    first, _, then = printed("train", "LOCKED=1").partition(" && ")
+    assert (
+        "--require-hashes -r requirements.lock" in first and "--no-deps" in then and "cmp -s requirements.lock" in first
+    )
 
 
 def test_nothing_else_is_a_command():

@@ -38,7 +38,7 @@ def here(script, tmp_path):
 
 
 def test_train_then_eval_repeats_the_numbers(command, here, tmp_path):
-    trained = command("train.py", "data=fake", "data.num_samples=1000", "model=cnn", "model.channels=[8]",
+    trained = command("train.py", "data=fake", "data.num_samples=400", "model=cnn", "model.channels=[8]",
                       "trainer.max_epochs=2", "threads=1", 'name="猫"', "callbacks=[ema]",
                       env=os.environ | {"PYTHONIOENCODING": "latin-1"})  # fmt: skip
     assert trained.returncode == 0 and "/train/?\n" in trained.stdout, trained.stderr
@@ -66,10 +66,9 @@ def test_train_then_eval_repeats_the_numbers(command, here, tmp_path):
     last = here("eval.py", f"run='{moved}/checkpoints/last.ckpt'", "data.batch_size=7", "split=val")
     assert last.returncode == 0, last.stderr
     assert "val/acc" in last.stdout and "last.ckpt" in last.stdout
-    for damage in (b"", best.read_bytes()[:2000], b"text"):
-        best.write_bytes(damage)
-        broken = here("eval.py", f"run='{moved}'")
-        assert broken.returncode == 2 and len(broken.stderr.splitlines()) == 1 and "best.ckpt" in broken.stderr
+    best.write_bytes(best.read_bytes()[:2000])
+    broken = here("eval.py", f"run='{moved}'")
+    assert broken.returncode == 2 and len(broken.stderr.splitlines()) == 1 and "best.ckpt" in broken.stderr
     wrong = here("eval.py", f"run='{moved}'", "model.channles=[8]")
     assert wrong.returncode == 2 and "model.channels" in wrong.stderr
 
@@ -113,15 +112,15 @@ def test_ddp_is_one_run_of_two_processes(command, here, tmp_path):
 
 
 def test_a_sweep_has_a_directory_for_each_job(here, tmp_path):
-    swept = here("train.py", "-m", "model=cnn,mlp", "optimizer.lr=1e-3,1e-2", "data=fake", *FAST)
+    swept = here("train.py", "-m", "model=cnn,mlp", "data=fake", *FAST)
     assert swept.returncode == 0, swept.stderr
     sweep = only(tmp_path, "logs/sweep/*")
-    assert [(sweep / str(n) / "metrics.json").exists() for n in range(4)] == [True] * 4
-    jobs = [json.loads((sweep / str(n) / "run.json").read_text()) for n in range(4)]
+    assert [(sweep / str(n) / "metrics.json").exists() for n in range(2)] == [True] * 2
+    jobs = [json.loads((sweep / str(n) / "run.json").read_text()) for n in range(2)]
     assert len({job["parameters"] for job in jobs}) == 2 and {job["status"] for job in jobs} == {"finished"}
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_a_sweep_whose_reader_has_gone_goes_on_to_its_end(tmp_path):
     line = [sys.executable, str(paths.PROJECT / "src" / "train.py"), "-m", "seed=0,1", "data=fake", "model=mlp", *FAST]
     with subprocess.Popen([*line, f"log_dir='{tmp_path}'"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

@@ -4,7 +4,7 @@ import csv
 import logging
 import math
 import re
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from decimal import Decimal
 from functools import partial
 from itertools import accumulate
@@ -148,7 +148,7 @@ def number(text: str, decimal: str = ".") -> float:
     try:
         if decimal == DATE:
             time = datetime.fromisoformat(text)
-            return (time if time.tzinfo else time.replace(tzinfo=timezone.utc)).timestamp()
+            return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
         value = float(plain(text, decimal))
     except ValueError:
         return math.nan

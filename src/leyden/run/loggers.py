@@ -1,19 +1,28 @@
-"""What the loggers are told besides the curves: config and command at the start, at the end what it came to."""
+"""What the loggers are told besides the curves, and what becomes of a run whose logger fails."""
 
+import inspect
 import logging
+import os
 import shlex
+import threading
+import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hydra import compose, initialize_config_dir
 from lightning import Trainer
-from lightning.pytorch.loggers import TensorBoardLogger, WandbLogger
+from lightning.pytorch.loggers import MLFlowLogger, TensorBoardLogger, WandbLogger
 from omegaconf import DictConfig, OmegaConf
 
-from leyden import UserError
+from leyden import UserError, said
 from leyden.run import paths
 from leyden.run.keys import role
 from leyden.run.run import Run
 
+# Seconds that a run waits for a server, and how often it asks again
+PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "3", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
+PATIENCE |= {"WANDB_INIT_TIMEOUT": "30", "WANDB_FINISH_TIMEOUT": "30"}
 log = logging.getLogger(__name__)
 
 
@@ -23,18 +32,54 @@ def begin(trainer: Trainer, cfg: DictConfig, resumed: bool) -> None:
     Raises:
         UserError: a logger cannot start: no login, no network, a file that cannot be written.
     """
-    config: Any = OmegaConf.to_container(cfg, resolve=True)
+    os.environ.update(PATIENCE | os.environ)
+    threading.excepthook = show
+    run, text = Run(cfg.run_dir), OmegaConf.to_yaml(cfg)
     for logger in trainer.loggers if trainer.is_global_zero else ():
         try:
-            if not isinstance(logger, TensorBoardLogger):
-                logger.log_hyperparams(config)
-            elif not resumed:
-                command = Run(cfg.run_dir).record.get("command") or ""
-                for name, text in (("command", command), ("config", OmegaConf.to_yaml(cfg))):
-                    logger.experiment.add_text(name, "".join(f"    {line}\n" for line in text.splitlines()), 0)
+            if isinstance(logger, MLFlowLogger):
+                logger.log_hyperparams(parameters(cfg, run.record))
+                logger.experiment.log_text(logger.run_id, text, "config.yaml")
+            elif not isinstance(logger, TensorBoardLogger):
+                logger.log_hyperparams(OmegaConf.to_container(cfg, resolve=True))
+            elif logger.experiment and not resumed:
+                logger.experiment.add_text("command", f"```\n{run.record.get('command')}\n```", 0)
+                logger.experiment.add_text("config", f"```\n{text}\n```", 0)
         except Exception as error:  # of any package
-            what = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-            raise UserError(f"{type(logger).__name__} cannot start: {what}; its options are in conf/logger.") from error
+            raise UserError(f"{type(logger).__name__} cannot start: {said(error)[:200]}; see conf/logger.") from error
+        guard(logger, run)
+
+
+def guard(logger: Any, run: Run) -> None:
+    """Keep what the methods of a logger and of its experiment raise in run.json; it ends nothing.
+
+    After a failure they rest ten times as long as it took, so that a server that hangs costs little.
+    """
+    rest, failed, kind = 0.0, False, type(logger).__name__
+
+    def call(method: Any, *arguments: Any, **keywords: Any) -> Any:
+        nonlocal rest, failed
+        if (start := time.monotonic()) < rest:
+            return
+        try:
+            return method(*arguments, **keywords)
+        except Exception as error:  # of any package
+            rest = start + 10 * (time.monotonic() - start)
+            if not failed:
+                failed, why = True, said(error)[:200]
+                run.update(failed_loggers=run.record.get("failed_loggers", {}) | {kind: why})
+                log.warning("%s failed; what it lacks is in metrics.csv: %s.", kind, why)
+
+    for owner in (logger, getattr(logger, "experiment", None)):
+        for name, _ in inspect.getmembers(type(owner), inspect.isfunction):
+            if not name.startswith("_"):
+                setattr(owner, name, partial(call, getattr(owner, name)))
+
+
+def show(error: Any) -> None:
+    """Show what ended a thread, unless it keeps that for its next caller, as TensorBoard's does."""
+    if not getattr(error.thread, "exception", None):
+        threading.__excepthook__(error)
 
 
 def conclude(trainer: Trainer, cfg: DictConfig, results: dict[str, Any]) -> None:
@@ -47,9 +92,6 @@ def conclude(trainer: Trainer, cfg: DictConfig, results: dict[str, Any]) -> None
             logger.log_metrics(values, best.get("step"))
             logger.log_hyperparams({"best_checkpoint": str(directory / best.get("checkpoint", ""))})
         logger.finalize("success")
-    for file in sorted(directory.glob("fit-profile*.txt")):  # the head of what a profiler has written
-        lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
-        log.info("%s\n... all in %s", "\n".join(lines[:15]), file.name)
     log.info(in_lines(results, directory))
 
 
@@ -63,23 +105,31 @@ def outcome(results: dict[str, Any]) -> dict[str, float]:
 
 
 def columns(cfg: DictConfig, record: dict[str, Any]) -> dict[str, Any]:
-    """What tells runs apart: model, data, seed, and the keys that a sweep varies, or else all that were typed.
-
-    What a sweep varies stands in the overrides of a job, but not so in the command of the sweep.
-    """
+    """What tells runs apart: model, data, seed, and what a sweep varies, or else what was typed."""
     found = {name: cfg[name]._target_.rpartition(".")[2].lower() for name in ("model", "data") if name in cfg}
     found["seed"] = cfg.seed
     typed, command = record.get("overrides", []), shlex.split(record.get("command") or "")
-    for override in [each for each in typed if each not in command] or typed:
+    for override in [each for each in typed if each not in command] or typed:  # a sweep's command has the ranges
         key, _, text = override.lstrip("+").partition("=")
         if role(key) != "label" and not key.startswith("~"):
-            value = None if "/" in key else OmegaConf.select(cfg, key)
+            value = OmegaConf.select(cfg, key)
             found[key] = value if isinstance(value, bool | int | float | str) else text
     return found
 
 
+def parameters(cfg: DictConfig, record: dict[str, Any]) -> dict[str, Any]:
+    """What MLflow compares runs by: their columns, and each key that is not as in conf/."""
+    import pandas
+
+    with initialize_config_dir(str(paths.CONF), version_base="1.3"):
+        trees: Any = [OmegaConf.to_container(tree) for tree in (cfg, compose("train"))]
+    mine, usual = (pandas.json_normalize(tree, sep=".").iloc[0].to_dict() for tree in trees)
+    apart = [key for key in mine if mine[key] != usual.get(key, ...) and role(key) != "label"]
+    return columns(cfg, record) | {key: OmegaConf.select(cfg, key) for key in apart}
+
+
 def close(trainer: Trainer, kind: type[BaseException] | None, *_: Any) -> None:
-    """End what would else go on into the next job of this process; `kind`: the error that the run ended with."""
+    """End what would go on into the next job of this process; `kind`: the error that ended the run."""
     for logger in trainer.loggers if trainer.is_global_zero else ():
         if isinstance(logger, WandbLogger):
             logger.experiment.finish(exit_code=int(kind is not None))
@@ -98,6 +148,7 @@ def in_lines(results: dict[str, Any], directory: Path) -> str:
     if test:
         count = f" on {test['samples']} samples" if test["samples"] else ""
         lines.append(f"tested {test['checkpoint'] or 'the last weights'}{count}")
+    lines += [f"profile: {file.name}" for file in sorted(directory.glob("fit-profile*.txt"))]
     lines.append(f"run {path}")
     if (directory / "tensorboard").exists():
         inside = directory.is_relative_to(paths.PROJECT / "logs")

@@ -1,5 +1,6 @@
 """Where runs are: the project, its folder of logs, and a run by what is typed for it."""
 
+import os
 from datetime import datetime
 from pathlib import Path
 
@@ -27,7 +28,8 @@ def in_words(path: Path) -> Path:
 def logs_folder(typed: str | None = None) -> Path:
     """The folder of all runs: as typed, or as conf/train.yaml and conf/local say."""
     try:
-        files = [file for file in (CONF / "train.yaml", CONF / "local" / "default.yaml") if file.is_file()]
+        local = CONF / "local" / f"{os.environ.get('LEYDEN_LOCAL', 'default')}.yaml"
+        files = [file for file in (CONF / "train.yaml", local) if file.is_file()]
         return in_project(OmegaConf.merge(*map(OmegaConf.load, files)).log_dir if typed is None else typed)
     except (OmegaConfBaseException, OSError, YAMLError) as error:
         raise UserError("log_dir of conf/ cannot be read here; type log_dir=<folder>.") from error

@@ -1,6 +1,6 @@
 import random
 import statistics
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 
 import pytest
@@ -272,7 +272,7 @@ def test_parquet(table, tmp_path):
 
 @pytest.mark.parametrize("form", ["{:%Y-%m-%d %H:%M:%S}", "{:%Y-%m-%dT%H:%M:%S+00:00}", "{:%Y-%m-%d}"])
 def test_dates_and_times_are_seconds(table, form):
-    start = datetime(2024, 3, 30, tzinfo=timezone.utc)
+    start = datetime(2024, 3, 30, tzinfo=UTC)
     days = [start + timedelta(days=n) for n in range(2000)]
     lines = ["when", "label"], *([form.format(day), n % 2] for n, day in enumerate(days)), ["", 1]
     data = table(lines, val_fraction=0, test_fraction=0)

@@ -306,7 +306,8 @@ def test_no_torch_is_imported():
 
 
 @pytest.mark.parametrize("group", ["local", "experiment", "debug"])
-def test_a_recipe_without_its_package_line_is_named(tmp_path, group):
+def test_a_recipe_without_its_package_line_is_named(tmp_path, group, monkeypatch):
+    monkeypatch.delenv("LEYDEN_LOCAL")
     shutil.copytree(CONF, tmp_path / "conf")
     (tmp_path / "conf" / group).mkdir(exist_ok=True)
     (tmp_path / "conf" / group / "default.yaml").write_text("trainer: {max_epochs: 2}\n")

@@ -1,19 +1,27 @@
 import csv
 import importlib.util
+import itertools
 import json
+import os
+import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import time
+import venv
 from contextlib import suppress
+from types import SimpleNamespace
 from urllib.request import Request, urlopen
 
 import pytest
+from lightning.pytorch.loggers import CSVLogger
 from omegaconf import OmegaConf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import stress_resume
-from leyden.run import loggers
+from leyden import UserError
+from leyden.run import loggers, paths
 from leyden.run.run import Run
 
 SMALL = ["data=fake", "data.num_samples=200", "data.shape=[1,8,8]", "data.batch_size=16", "model=mlp", "threads=1"]
@@ -194,4 +202,157 @@ def test_mlflow_writes_an_sqlite_file_beside_the_runs(cli, tmp_path):
     best = json.loads((tmp_path / "train" / "a" / "metrics.json").read_text())["best"]
     assert run.info.status == "FINISHED" and run.data.metrics["best/val/acc"] == pytest.approx(best["value"])
     assert run.data.params["best_checkpoint"].endswith("a/checkpoints/best.ckpt")
-    assert run.data.params["optimizer/lr"] == "0.003" and "val/loss" in run.data.metrics
+    assert run.data.params["trainer.max_epochs"] == "1" and run.data.params["model"] == "mlp"
+    assert "optimizer.lr" not in run.data.params and len(run.data.params) < 20 and "val/loss" in run.data.metrics
+    assert [file.path for file in client.list_artifacts(run.info.run_id)] == ["config.yaml"]
+
+
+def test_mlflow_compares_by_what_is_typed_and_by_what_is_not_the_default(configure):
+    cfg = configure("data=fake", "model=mlp", "task/loss=focal", "callbacks=[ema]", "optimizer.lr=0.003", "seed=7")
+    found = loggers.parameters(cfg, {"overrides": ["optimizer.lr=0.003", "seed=7", "log_dir=x"]})
+    assert found["optimizer.lr"] == 0.003 and found["seed"] == 7  # typed, though it is the default
+    assert found["model.hidden"] == [256, 128] and found["task.loss._target_"] == "lab.tasks.losses.FocalLoss"
+    assert any(key.startswith("callbacks.ema") for key in found)
+    assert not any(key.startswith(("trainer.", "logger", "scheduler", "log_dir")) for key in found)
+
+
+class Flaky(CSVLogger):
+    """A logger whose server ends after the start, and comes back."""
+
+    gone = False
+
+    def log_metrics(self, metrics, step=None):
+        if self.gone:
+            raise ConnectionError("the server is gone")
+        super().log_metrics(metrics, step)
+
+
+def test_what_a_logger_raises_is_said_once_and_ends_nothing(tmp_path, caplog):
+    logger, trainer = Flaky(tmp_path), SimpleNamespace(is_global_zero=True)
+    trainer.loggers, cfg = [logger], OmegaConf.create({"run_dir": str(tmp_path)})
+    loggers.begin(trainer, cfg, resumed=False)
+    logger.log_metrics({"a": 1.0}, 1)
+    logger.gone = True
+    for step in (2, 3):
+        assert logger.log_metrics({"a": 2.0}, step) is None
+        time.sleep(0.01)
+    assert Run(tmp_path).record["failed_loggers"] == {"Flaky": "the server is gone"}
+    assert caplog.text.count("Flaky failed") == 1
+    logger.gone = False
+    time.sleep(0.05)
+    logger.log_metrics({"a": 4.0}, 4)
+    assert [row["step"] for row in logger.experiment.metrics] == [1, 4]
+    logger.experiment.metrics_file_path = str(tmp_path / "none" / "x.csv")  # what its experiment raises, too
+    logger.experiment.save()
+    with pytest.raises(AttributeError):
+        logger.log_metrix()
+
+
+def test_a_logger_that_cannot_start_is_a_sentence(tmp_path, monkeypatch):
+    logger = Flaky(tmp_path)
+    monkeypatch.setattr(logger, "log_hyperparams", lambda _: 1 / 0)
+    trainer = SimpleNamespace(is_global_zero=True, loggers=[logger])
+    with pytest.raises(UserError, match="Flaky cannot start: division by zero; see conf/logger"):
+        loggers.begin(trainer, OmegaConf.create({"run_dir": str(tmp_path)}), resumed=False)
+
+
+@pytest.mark.stress
+def test_a_full_disk_stops_tensorboard_alone(cli, tmp_path):
+    small = tmp_path / "small"
+    small.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", small], capture_output=True).returncode:
+        pytest.skip("needs the right to mount a small disk")
+    try:
+        keys = [f"logger.tensorboard.save_dir='{small}'", "callbacks=[gradients]", "trainer.max_epochs=30"]
+        status, said = cli("name=full", *keys, "callbacks.gradients.histograms_every=1")
+        assert status == 0 and said.count("No space left") == 1 and "Traceback" not in said, said
+        record = Run(tmp_path / "train" / "full").record
+        assert "No space left" in record["failed_loggers"]["TensorBoardLogger"] and record["status"] == "finished"
+        status, said = cli("name=refused", *keys)
+        assert status == 2 and "TensorBoardLogger cannot start" in said, said
+    finally:
+        subprocess.run(["umount", small], check=True)
+
+
+@pytest.fixture(scope="module")
+def mlflow(tmp_path_factory):
+    """A Python that has MLflow besides what is installed here."""
+    folder = tmp_path_factory.mktemp("mlflow")
+    venv.create(folder / "venv", with_pip=True, symlinks=True)
+    python = folder / "venv" / "bin" / "python"
+    (site,) = folder.glob("venv/lib/python*/site-packages")
+    (site / "outer.pth").write_text(sysconfig.get_path("purelib"))
+    done = subprocess.run([python, "-m", "pip", "install", "-q", "mlflow"], capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"mlflow cannot be installed: {done.stderr[-300:]}")
+    return python
+
+
+@pytest.mark.stress
+def test_a_server_that_ends_hangs_and_comes_back_costs_no_run(mlflow, tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    address = f"http://127.0.0.1:{port}"
+
+    def serve():
+        line = [mlflow, "-m", "mlflow", "server", "--port", str(port), "--workers", "1"]
+        line += [
+            "--backend-store-uri",
+            f"sqlite:///{tmp_path}/store.db",
+            "--artifacts-destination",
+            tmp_path / "artifacts",
+        ]
+        server = subprocess.Popen(line, cwd=tmp_path, start_new_session=True, stdout=subprocess.DEVNULL, stderr=-3)
+        for _ in range(240):
+            with suppress(OSError):
+                return server, urlopen(f"{address}/health", timeout=5).read()
+            time.sleep(0.5)
+        raise TimeoutError("mlflow server")
+
+    def begin(name, epochs):
+        line = [mlflow, paths.PROJECT / "src" / "train.py", "logger=[tensorboard,mlflow]", f"name={name}", *SMALL]
+        line += [f"logger.mlflow.tracking_uri={address}", "logger.mlflow.artifact_location=null"]
+        line += [f"trainer.max_epochs={epochs}", f"log_dir='{tmp_path}'"]
+        return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def until(run, word):
+        return "".join(itertools.takewhile(lambda line: word not in line, run.stdout))
+
+    servers = []
+    try:
+        servers.append(serve()[0])
+        run = begin("back", 100_000)
+        until(run, "epoch 5/")
+        os.killpg(servers[-1].pid, signal.SIGKILL)
+        servers.append(serve()[0])
+        end = time.monotonic() + 60
+        said = "".join(itertools.takewhile(lambda _: time.monotonic() < end, run.stdout))
+        run.send_signal(signal.SIGTERM)
+        said += run.communicate(timeout=60)[0]
+        assert run.returncode == 143 and said.count("MLFlowLogger failed") == 1 and "Traceback" not in said, said
+        ask = f"""
+from mlflow.tracking import MlflowClient
+client = MlflowClient("{address}")
+(run,) = client.search_runs([client.get_experiment_by_name("leyden").experiment_id])
+print([m.step for m in client.get_metric_history(run.info.run_id, "val/acc")])
+print([file.path for file in client.list_artifacts(run.info.run_id)])"""
+        steps, files = subprocess.check_output([mlflow, "-c", ask], text=True).splitlines()
+        gaps = [b - a for a, b in itertools.pairwise(json.loads(steps))]
+        assert max(gaps) > min(gaps) == gaps[-1] and files == "['config.yaml']"
+
+        run = begin("hangs", 20)
+        until(run, "epoch 3/")
+        os.killpg(servers[-1].pid, signal.SIGSTOP)
+        said = run.communicate(timeout=90)[0]  # MLflow's own time-outs would be minutes
+        record = Run(tmp_path / "train" / "hangs").record
+        assert run.returncode == 0 and record["status"] == "finished" and "MLFlowLogger" in record["failed_loggers"]
+        assert "val/loss" in board(tmp_path / "train" / "hangs").Tags()["scalars"]
+
+        run = begin("refused", 20)
+        said = run.communicate(timeout=60)[0]
+        assert run.returncode == 2 and "MLFlowLogger cannot start" in said.splitlines()[-1], said
+    finally:
+        for server in servers:
+            os.killpg(server.pid, signal.SIGKILL)
+            server.wait()

@@ -21,7 +21,7 @@ from leyden.files import read_json, write_json
 
 LAYOUTS = {"NF": 2, "NHW": 3, "NTF": 3, "NHWC": 4, "NCHW": 4}  # and their dimensions
 CHUNK = 2**25  # bytes that are looked at together
-LARGE, MAPPED = 2**14, 512  # bytes of a large sample; large ones after which a file is mapped anew, which frees memory
+LARGE, MAPPED = 2**14, 128  # bytes of a large sample; large ones after which a file is mapped anew, which frees memory
 
 
 class Arrays(DataModule):

@@ -21,7 +21,7 @@ from leyden.files import read_json, write_json
 
 LAYOUTS = {"NF": 2, "NHW": 3, "NTF": 3, "NHWC": 4, "NCHW": 4}  # and their dimensions
 CHUNK = 2**25  # bytes that are looked at together
-LARGE, MAPPED = 2**14, 512  # bytes of a large sample; large ones after which a file is mapped anew, which frees memory
+LARGE, MAPPED = 2**14, 128  # bytes of a large sample; large ones after which a file is mapped anew, which frees memory
 
 
 class Arrays(DataModule):
@@ -86,11 +86,7 @@ class Arrays(DataModule):
         return known
 
     def parts(self, digests: dict[str, str]) -> Iterator[Tensor]:
-        """The training samples, of sequences their steps, part by part, while the digests of all arrays are made.
-
-        Raises:
-            UserError: a training sample is not finite.
-        """
+        """The training samples, of sequences their steps, in parts, as digests are made; UserError if not finite."""
         start = time.monotonic()
         for split, x in ((split, samples.x) for split, samples in self.splits.items() if samples.x.name not in digests):
             digest, chosen = hashlib.sha256(), torch.zeros(x.shape[0], dtype=torch.bool).index_fill(0, x.rows, True)

@@ -128,11 +128,7 @@ def log_once(*line: Any) -> None:
 
 @contextmanager
 def remembering(data_dir: Path, kind: str, *key: Any) -> Iterator[Path]:
-    """The JSON file in <data_dir>/<kind> of what is known under a key, while no other process writes it.
-
-    Raises:
-        UserError: it cannot be written.
-    """
+    """The JSON file in <data_dir>/<kind> for what is known under a key, locked; UserError if it cannot be written."""
     digest = hashlib.blake2b(repr(key).encode("utf-8", "backslashreplace"), digest_size=8)
     memory = data_dir / kind / f"{digest.hexdigest()}.json"
     try:

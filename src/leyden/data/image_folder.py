@@ -64,11 +64,7 @@ class ImageFolder(Folders):
 
     @cached_property
     def pictures(self) -> "Pictures":
-        """Those that can be decoded, after a look at the files that are new; `known` is what it found.
-
-        Raises:
-            UserError: files cannot be decoded.
-        """
+        """Those that can be decoded, after a look at the files that are new; UserError if others are not skipped."""
         names = [name for found, _ in self.listing.values() for name in found]
         key = os.path.realpath(self.root), *self.settings, VERSION
         with remembering(self.data_dir, "image_folder", *key) as memory:

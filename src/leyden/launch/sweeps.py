@@ -131,7 +131,7 @@ def attempt(directory: Path, cfg: DictConfig, carry_out: Callable[[DictConfig, b
         with run.claim():
             record = run.record  # as it is now that nobody else has it
             status = record.get("status")
-            lost = str(record.get("reason")).startswith(LOST)
+            lost = re.match(rf"{LOST}|rank [\d, ]+ was lost", str(record.get("reason")))
             if status in DONE or (status == Status.FAILED and not lost and not cfg.get("retry_failed")):
                 again = "" if status in DONE else "; retry_failed=true tries it again"
                 return leave(f"job {directory.name} is {status}{again}", run.objective)

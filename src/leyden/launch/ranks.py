@@ -144,9 +144,8 @@ def start(script: str, cfg: DictConfig, run_dir: Path, processes: int) -> Any:
             return outcome(ranks, wait(ranks, received, cfg.get("timeout") or LAG), received)
     finally:
         for rank in ranks:
-            if rank.poll() is None:
-                rank.kill()
-                rank.wait()
+            rank.kill()
+            rank.wait()
         refused = any("mistake" in rank.left() for rank in ranks)  # which its sentence says
         for rank in ranks[1:]:
             if refused or not rank.log.read_bytes().strip():

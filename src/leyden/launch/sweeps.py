@@ -98,7 +98,8 @@ def numbered(directory: Path, jobs: list[list[str]]) -> dict[int, list[str]]:
 def is_left(directory: Path, retry: bool) -> bool:
     """Whether a job is still to be done: it is not at its end, was lost, or failed and is to be tried again."""
     record = Run(directory).record
-    failed = record.get("status") == Status.FAILED and not str(record.get("reason")).startswith(LOST)
+    lost = re.match(rf"{LOST}|rank [\d, ]+ was lost", str(record.get("reason")))
+    failed = record.get("status") == Status.FAILED and not lost
     return record.get("status") not in DONE and (not failed or retry)
 
 

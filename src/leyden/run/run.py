@@ -156,9 +156,11 @@ def slurm_requeue() -> bool:
     job = slurm_job()
     if job is None or job["restarts"] >= int(os.environ.get("LEYDEN_REQUEUES", 1000)):
         return False
+    task = os.environ.get("SLURM_ARRAY_TASK_ID")  # of an array; one task of it has the number of the whole as its own
+    name = f"{os.environ['SLURM_ARRAY_JOB_ID']}_{task}" if task else job["job"]
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # which SLURM sends at once
     try:
-        if subprocess.run(["scontrol", "requeue", job["job"]], capture_output=True, timeout=60).returncode == 0:
+        if subprocess.run(["scontrol", "requeue", name], capture_output=True, timeout=60).returncode == 0:
             return True
     except (OSError, subprocess.TimeoutExpired):  # no scontrol here, or no answer
         pass

@@ -142,6 +142,7 @@ def test_who_is_alive(tmp_path, monkeypatch):
     ({}, True, False),
     ({"SLURM_JOB_ID": "7"}, True, True),
     ({"SLURM_JOB_ID": "7"}, False, True),
+    ({"SLURM_JOB_ID": "7", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "0"}, True, True),
     ({"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "3", "LEYDEN_REQUEUES": "3"}, True, False),
 ])  # fmt: skip
 def test_slurm_is_asked_to_start_a_job_again(tmp_path, monkeypatch, words, obeys, asked):
@@ -158,7 +159,8 @@ def test_slurm_is_asked_to_start_a_job_again(tmp_path, monkeypatch, words, obeys
     finally:
         signal.signal(signal.SIGTERM, before)
     assert (tmp_path / "asked").exists() is asked
-    assert not asked or (tmp_path / "asked").read_text() == "requeue 7\n"
+    name = "7_0" if "SLURM_ARRAY_TASK_ID" in words else "7"  # 7 alone would be all tasks of the array
+    assert not asked or (tmp_path / "asked").read_text() == f"requeue {name}\n"
 
 
 def test_the_status_of_a_hostile_record_is_known(tmp_path):

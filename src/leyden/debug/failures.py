@@ -40,7 +40,7 @@ def explain(trainer: Trainer, task: LightningModule, error: Exception) -> str | 
         if step != "configure_optimizers" or "unexpected keyword" not in said:
             return None
         advice = "leyden.tasks.configure_optimizers(self, optimizer, scheduler) takes those of the config"
-        return f"configure_optimizers fails at {line}: {said}; {advice}."
+        return f"configure_optimizers fails: {said}; {advice}."
     if isinstance(error, MemoryError) or re.search(MEMORY, str(error), re.I):
         size, every = getattr(trainer.datamodule, "batch_size", None), trainer.accumulate_grad_batches
         half = f"data.batch_size={size // 2}" if isinstance(size, int) else "half the batch and"

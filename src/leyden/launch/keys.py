@@ -19,6 +19,7 @@ ELSEWHERE = {  # what other templates call it, as a pattern -> what to type here
     "train|validate|test|predict": "python src/eval.py run=<run> to test alone, or python src/predict.py run=<run>",
     "fit": "nothing for it, as src/train.py trains and then tests",
     "hparams_search": "search=optuna",
+    "config": "experiment=<name> for conf/experiment/<name>.yaml",
     "task_name|experiment_name": "name=<name>",
     "optimized_metric": "objective=<metric>",
     r"model\.((optimizer|scheduler)\b.*)": r"\1=<value>",
@@ -65,18 +66,16 @@ def mistake(override: Override, flat: dict[str, Any], groups: dict[str, list[str
         parent = parent.rpartition(".")[0]
     if parent and not isinstance(flat[parent], dict | list | None):
         return f"`{parent}` is `{flat[parent]}` and has no keys of its own."
-    plus, (group, _, rest) = text.startswith("+"), key.partition(".")
-    if group in LISTS and parent in ("", group):
-        name, offered = rest.partition(".")[0], groups.get(group, [])
-        if name in offered:
-            chosen = [each for each in offered if f"{group}.{each}" in flat]
-            return f"`{group}.{name}` is not chosen; type '{group}=[{','.join([*chosen, name])}]'."
-        return "" if plus else f"`{group}.{name}` is not chosen; type +{text} for your own."
+    group, _, rest = key.partition(".")
+    own = group in LISTS and parent in ("", group)
+    if own and (name := rest.partition(".")[0]) in groups.get(group, ()):
+        chosen = [each for each in groups[group] if f"{group}.{each}" in flat]
+        return f"`{group}.{name}` is not chosen; type '{group}=[{','.join([*chosen, name])}]'."
     target, name = flat.get(f"{parent}._target_"), key.removeprefix(f"{parent}.").partition(".")[0]
     arguments = constructor(str(target)) if target else None if "." in parent or parent == "facts" else {}
-    free = arguments is None or name in {*arguments, *SPECIAL}  # inside an argument there is any data
+    free = own or arguments is None or name in {*arguments, *SPECIAL}  # inside an argument there is any data
     free |= isinstance(value, dict) and "_target_" in value
-    if plus and free:
+    if free and text.startswith("+"):
         return ""
     known = dict.fromkeys([*flat, *groups, *(f"{parent}.{argument}" for argument in arguments or ())])
     near = [] if arguments and free else nearest(key, [other for other in known if other != parent])
@@ -107,10 +106,8 @@ def wrong_value(key: str, flat: dict[str, Any], value: Any) -> str:
         parent, _, name = parent.rpartition(".")
     annotation = (constructor(str(flat[f"{parent}._target_"])) or {}).get(name, UNKNOWN) if parent else ""
     words = set(re.findall(r"\w+", annotation))
-    if value is None and not (words and words <= {*TYPES}):
-        return ""
-    if annotation and (not words & {*TYPES, "dict"} or any(word[0] == "_" for word in words)):
-        return ""  # a tensor, or an alias
+    if value is None or (annotation and (not words & {*TYPES, "dict"} or any(word[0] == "_" for word in words))):
+        return ""  # what the constructor alone knows: whether there may be none, a tensor, an alias
     kind, kinds = type(value).__name__, {type(usual).__name__, *words}
     if "float" in kinds:
         kinds |= {"int"}

@@ -48,9 +48,8 @@ def compose(line: Line, conf: Path, merge: Merge | None = None) -> Composed:
         UserError: a line for each mistake.
     """
     folder = line.value("-cd", "--config-dir")
-    for path in (conf, Path(folder or conf)):
-        if not path.is_dir():
-            raise UserError(f"There is no folder of configs {path}.")
+    if folder and not Path(folder).is_dir():
+        raise UserError(f"There is no folder of configs {folder}.")
     with hydra.initialize_config_dir(version_base="1.3", config_dir=str(conf.absolute())):
         composition = Composition(line, folder)
         try:

@@ -44,7 +44,7 @@ def plan(argv: list[str], config: str) -> Start:
     """
     line = split(argv, config)
     logs = paths.logs_folder(*[value_of(key) for key in line.keys if name_of(key) == "log_dir"][-1:])
-    asked = {name: value for name, value in line.take(*ASKED.get(config, ())).items() if value != "null"}
+    asked = {name: value for name, value in line.take(*ASKED.get(config, ())).items() if value not in ("", "null")}
     if config == "train" and len(asked) > 1:
         raise UserError(f"{' and '.join(f'{name}=' for name in asked)} exclude each other; take one of them out.")
     sweep = sweeps.go_on(line, asked["sweep"], logs) if "sweep" in asked else None
@@ -94,12 +94,13 @@ def composed(line: Line, config: str, asked: dict[str, str], logs: Path) -> tupl
 def forbid(line: Line) -> None:
     """Raises UserError for what would make two runs share a directory, or cannot be both."""
     for key in line.keys:
-        if name_of(key) == "hydra.searchpath":
-            raise UserError(f"{key}: type --config-dir <folder> for configs from elsewhere.")
-        if name_of(key) in OWN_DIRECTORY:
+        name = name_of(key)
+        if name in OWN_DIRECTORY:
             raise UserError(f"{key}: each run makes a directory of its own; type log_dir=<folder> or name=<name>.")
-        if line.multirun and name_of(key) == "name":
+        if name == "name" and line.multirun:
             raise UserError(f"{key}: a sweep has many runs, which cannot share a name; take it or -m out.")
+        if name == "hydra.searchpath":
+            raise UserError(f"{key}: type --config-dir <folder> for configs from elsewhere.")
     if len({"-m", "--multirun", *SHOWS}.intersection(line.flags)) > 1:
         raise UserError("--cfg and --info show one run, one at a time; take -m or the other flag out.")
 

@@ -2,6 +2,8 @@ import pytest
 
 from conftest import SMALL
 from leyden import UserError
+from leyden.resume.checkpoints import AtomicIO
+from leyden.run import build
 from leyden.run.run import Run
 
 NORMALIZE = "{_target_:torchvision.transforms.v2.Normalize,mean:[0.5],std:[0.5]}"
@@ -38,6 +40,14 @@ def test_half_precision_on_a_cpu_is_said_and_stored(train):
 def test_a_refusal_of_lightning_is_a_sentence(train):
     with pytest.raises(UserError, match="trainer cannot be built"):
         train("trainer.gradient_clip_algorithm=nonsense", "trainer.gradient_clip_val=1")
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_plugin_of_the_trainer_is_built_beside_ours(configure, listed):
+    node = "{_target_:lightning.pytorch.plugins.MixedPrecision,precision:bf16-mixed,device:cpu}"
+    typed = f"+trainer.plugins={f'[{node}]' if listed else node}"
+    trainer = build.trainer(configure(typed, "logger=[]", "trainer.precision=null", "trainer.accelerator=cpu"), [])
+    assert trainer.precision == "bf16-mixed" and isinstance(trainer.strategy.checkpoint_io, AtomicIO)
 
 
 @pytest.mark.slow

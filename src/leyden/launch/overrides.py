@@ -179,11 +179,9 @@ class Composition:
             folder, _, name = f"{group}/{option}".rpartition("/")
             if name not in (known := self.options(folder)):
                 near = get_close_matches(name, known, 5, 0.5) if isinstance(option, str) else []
-                shown = near or known[:9]
-                must = f"{'some' if many else 'one'} of {', '.join(shown)}{' ...' * (shown != known)} (see --help)"
                 hint = f"; did you mean {near[0]}?" if near else "."
-                wrong = f"`{group}` must be {must}; got `{option}`{hint}"
-                self.mistakes[text] = keys.elsewhere(f"{group}={option}") or wrong
+                must = f"{'some' if many else 'one'} of {', '.join(near or known[:9])} (--help has all); got `{option}`"
+                self.mistakes[text] = keys.elsewhere(f"{group}={option}") or f"`{group}` must be {must}{hint}"
                 return False
         return True
 

@@ -42,12 +42,14 @@ def test_a_refusal_of_lightning_is_a_sentence(train):
         train("trainer.gradient_clip_algorithm=nonsense", "trainer.gradient_clip_val=1")
 
 
-@pytest.mark.parametrize("listed", [True, False])
-def test_a_plugin_of_the_trainer_is_built_beside_ours(configure, listed):
+def test_plugins_of_the_trainer_are_built_beside_ours(configure):
     node = "{_target_:lightning.pytorch.plugins.MixedPrecision,precision:bf16-mixed,device:cpu}"
-    typed = f"+trainer.plugins={f'[{node}]' if listed else node}"
-    trainer = build.trainer(configure(typed, "logger=[]", "trainer.precision=null", "trainer.accelerator=cpu"), [])
+    more = ["logger=[]", "trainer.precision=null", "trainer.accelerator=cpu"]
+    trainer = build.trainer(configure(f"+trainer.plugins=[{node}]", *more), [])
     assert trainer.precision == "bf16-mixed" and isinstance(trainer.strategy.checkpoint_io, AtomicIO)
+    for wrong in (node, "5"):
+        with pytest.raises(UserError, match=r"trainer\.plugins"):
+            build.trainer(configure(f"+trainer.plugins={wrong}", *more), [])
 
 
 @pytest.mark.slow

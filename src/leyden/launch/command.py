@@ -69,8 +69,7 @@ def obey(function: Function, config: str) -> None:
 def tidied(start: Start) -> Iterator[Start]:
     """Take the directory of a command away again where nothing has begun in it.
 
-    Raises:
-        UserError: something cannot be written.
+    Raises UserError: something cannot be written.
     """
     try:
         yield start
@@ -123,8 +122,8 @@ def sweep(function: Function, start: Start, config: str) -> None:
             OmegaConf.save(base, directory / ".hydra" / "primary.yaml")
             overrides.search_in(loader, directory / ".hydra")
             tree.hydra.job.config_name = "primary"
-            keys = [key for key in start.line.keys if not (paths.CONF / name_of(key)).is_dir()]
-            tree.hydra.overrides.task = [key for key in tree.hydra.overrides.task if key in keys]
+            typed = tree.hydra.overrides.task
+            tree.hydra.overrides.task = [key for key in typed if not (paths.CONF / name_of(key)).is_dir()]
     context = HydraContext(config_loader=loader, callbacks=Callbacks(tree))
     job = partial(start_job, function, ranks.script(function))  # which is not known where a launcher has pickled it
     sweeper = Plugins.instance().instantiate_sweeper(hydra_context=context, task_function=job, config=tree)

@@ -15,17 +15,13 @@ LISTS = ("callbacks", "logger")  # groups of which several options may be chosen
 TYPES = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text", "list": "a list"}
 UNKNOWN = "float | None"  # what an argument takes that has no type: any number, or nothing
 ELSEWHERE = {  # what other templates call it, as a pattern -> what to type here
-    r"(trainer\.)?(ckpt_path|resume_from_checkpoint)": "resume=<run> to go on, or run=<run> for src/eval.py and others",
+    "ckpt_path": "resume=<run> to go on, or run=<run> for src/eval.py and others",
     "train|validate|test|predict": "python src/eval.py run=<run> to test alone, or python src/predict.py run=<run>",
     "fit": "nothing for it, as src/train.py trains and then tests",
     "hparams_search": "search=optuna",
-    "config": "experiment=<name> for conf/experiment/<name>.yaml",
-    "task_name|experiment_name": "name=<name>",
+    "task_name": "name=<name>",
     "optimized_metric": "objective=<metric>",
     r"model\.((optimizer|scheduler)\b.*)": r"\1=<value>",
-    r"(model\.)?(lr|learning_rate)": "optimizer.lr=<value>",
-    r"datamodule\b(.*)": r"data\1=<value>",
-    r"(trainer\.)?gpus": "trainer.devices=<number>",
     r"trainer\.(callbacks|logger|profiler)": r"'\1=[<option>]', a group of its own",
     r"paths\.data_dir": "data_dir=<folder>",
     r"paths\..*|trainer\.default_root_dir": "log_dir=<folder>",

@@ -44,8 +44,7 @@ def compose(line: Line, conf: Path, merge: Merge | None = None) -> Composed:
     The groups are composed, once; then each key is compared with the tree and applied to it. Where a YAML asks for
     multirun, `line.multirun` is set.
 
-    Raises:
-        UserError: a line for each mistake.
+    Raises UserError: a line for each mistake.
     """
     folder = line.value("-cd", "--config-dir")
     if folder and not Path(folder).is_dir():
@@ -144,21 +143,17 @@ class Composition:
             return []
         if not override.is_sweep_override():
             return [override]
-        if override.is_hydra_override():
-            self.mistakes[text] = f"{text}: a sweep varies keys of its runs, and not Hydra's; take one value."
-            return []
         interval = override.is_interval_sweep()
         texts = [f"{override.value().start:.15g}"] if interval else override.sweep_string_iterator()
         return [each for value in texts for each in self.values(f"{override.get_key_element()}={value}")]
 
     def choices(self, typed: Options) -> Options:
         """What is typed of groups, with those of the options that there are."""
-        of_groups = {
-            text: values
-            for text, values in typed.items()
-            if values and not isinstance(values[0].value(), dict) and self.options(values[0].key_or_group)
-        }
-        return {text: [each for each in values if self.is_option(each)] for text, values in of_groups.items()}
+        found = {}
+        for text, values in typed.items():
+            if values and not isinstance(values[0].value(), dict) and self.options(values[0].key_or_group):
+                found[text] = [each for each in values if self.is_option(each)]
+        return found
 
     def tree(self, choices: Options) -> DictConfig:
         """What Hydra composes of the first of these options, with its own node."""

@@ -39,8 +39,7 @@ class Start:
 def plan(argv: list[str], config: str) -> Start:
     """Read the command line, check it and choose the directory; leaves where the run is complete already.
 
-    Raises:
-        UserError: whatever is wrong with it, a line for each mistake.
+    Raises UserError: whatever is wrong with it, a line for each mistake.
     """
     line = split(argv, config)
     logs = paths.logs_folder(*[value_of(key) for key in line.keys if name_of(key) == "log_dir"][-1:])
@@ -69,8 +68,7 @@ def plan(argv: list[str], config: str) -> Start:
 def composed(line: Line, config: str, asked: dict[str, str], logs: Path) -> tuple[Composed, Run | None]:
     """The config of a command, and the old run that it starts from or goes on with.
 
-    Raises:
-        UserError: what is typed is wrong, or there is no such run.
+    Raises UserError: what is typed is wrong, or there is no such run.
     """
     purpose = next((name for name in stored.GROUPS if name in asked), "")
     if purpose == stored.RESUME and line.multirun:
@@ -116,8 +114,7 @@ def is_longer(line: Line) -> bool:
 def go_on_with_name(line: Line, run: Run, found: Composed) -> Start:
     """A command with name= that is typed again: the run goes on, or starts where it was killed before its first step.
 
-    Raises:
-        UserError: the directory holds something else, or the run was started with other overrides, or is being run.
+    Raises UserError: the directory holds something else, or the run was started with other overrides, or is being run.
     """
     run.check_free()
     foreign = [path.name for path in run.directory.iterdir() if not re.fullmatch(OURS, path.name)]

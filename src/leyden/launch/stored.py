@@ -27,8 +27,7 @@ WATCHERS = {"gradients", "finite", "memory"}  # callbacks that only look
 def stored_config(line: Line, directory: Path, purpose: str) -> Composed:
     """The tree of a run with what is typed on top of it; what may be typed depends on the purpose.
 
-    Raises:
-        UserError: the run cannot be read, or what is typed does not go with it.
+    Raises UserError: the run cannot be read, or what is typed does not go with it.
     """
     old, groups = configs.stored(directory), GROUPS[purpose]
     chosen = [key for key in line.keys if (paths.CONF / name_of(key)).is_dir()]

@@ -43,8 +43,7 @@ def find(asked: str, logs: Path) -> Path:
 def go_on(line: Line, asked: str, logs: Path) -> Path:
     """Put what a sweep was started with before what is typed now, which wins; returns the sweep's directory.
 
-    Raises:
-        UserError: the sweep cannot be found, or was started with what counts only where it is typed.
+    Raises UserError: the sweep cannot be found, or was started with what counts only where it is typed.
     """
     directory = find(asked, logs)
     said, typed = read_json(directory / "sweep.json"), {name_of(key) for key in line.keys}

@@ -203,9 +203,8 @@ def trainer(cfg: DictConfig, callbacks: list[Callback]) -> Trainer:
     ours: dict[str, Any] = {}
     plugins = make(cfg, "trainer.plugins", cfg.trainer.get("plugins") or [], list, _convert_="all")
     if cfg.trainer.strategy == "ddp":
-        ours["strategy"] = DDPStrategy(
-            timeout=timedelta(seconds=cfg.get("timeout") or 600), gradient_as_bucket_view=True
-        )
+        timeout = timedelta(seconds=cfg.get("timeout") or 600)
+        ours["strategy"] = DDPStrategy(timeout=timeout, gradient_as_bucket_view=True)
     built = make(
         cfg,
         "trainer",

@@ -138,7 +138,7 @@ FROM_ELSEWHERE = [
     ("train=False", "src/eval.py run=<run>"), ("++train=False", "src/eval.py"), ("fit", "src/train.py trains"),
     ("hparams_search=mnist_optuna", "search=optuna"), ("task_name=a", "name=<name>"),
     ("optimized_metric=val/acc_best", "objective=<metric>"), ("model.optimizer.lr=0.1", "type optimizer.lr=<value>."),
-    ("+model.scheduler.gamma=1", "type scheduler.gamma=<value>."), ("datamodule.x=3", "data.x=<value>"),
+    ("+model.scheduler.gamma=1", "type scheduler.gamma=<value>."),
     ("paths.data_dir=/x", "data_dir=<folder>"), ("paths.log_dir=/x", "log_dir=<folder>"),
     ("extras.print_config=true", "--cfg job"), ("trainer=ddp_sim", "type trainer=ddp,"), ("debug=default", "fast"),
     ("callbacks=none", "'callbacks=[]'"), ("callbacks=[default]", "'callbacks=[]'"), ("logger=csv", "metrics.csv"),

@@ -111,6 +111,7 @@ def sweep(function: Function, start: Start, config: str) -> None:
     directory, (tree, base, loader) = start.directory, start.config
     assert directory
     quoted = str(directory).replace("'", "\\'").replace("${", "\\${")
+    typed: Any = OmegaConf.to_container(tree.hydra.overrides.task)  # with its interpolations
     of_jobs = [f"hydra.job.name={config}", "hydra/job_logging=none", f"hydra.sweep.dir='{quoted}'"]
     with open_dict(tree):
         tree.hydra.sweep.dir = configs.literal(str(directory))
@@ -122,13 +123,12 @@ def sweep(function: Function, start: Start, config: str) -> None:
             OmegaConf.save(base, directory / ".hydra" / "primary.yaml")
             overrides.search_in(loader, directory / ".hydra")
             tree.hydra.job.config_name = "primary"
-            typed = tree.hydra.overrides.task
-            tree.hydra.overrides.task = [key for key in typed if not (paths.CONF / name_of(key)).is_dir()]
+            typed = [key for key in typed if not (paths.CONF / name_of(key)).is_dir()]
     context = HydraContext(config_loader=loader, callbacks=Callbacks(tree))
     job = partial(start_job, function, ranks.script(function))  # which is not known where a launcher has pickled it
     sweeper = Plugins.instance().instantiate_sweeper(hydra_context=context, task_function=job, config=tree)
     with sweeps.kept(directory, start.line):
-        sweeper.sweep(list(tree.hydra.overrides.task))
+        sweeper.sweep(typed)
 
 
 def start_job(function: Function, script: str, cfg: DictConfig) -> Any:

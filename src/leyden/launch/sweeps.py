@@ -19,7 +19,7 @@ from leyden.run.run import DONE, Busy, Run, Status, now
 POLICY = ("retry_failed", "max_failures", "stop_on_failure")  # what may be typed anew for a sweep that goes on
 ELSEWHERE = re.compile(rf"({'|'.join(POLICY)}|log_dir)=|hydra\.")  # what does not tell jobs from each other
 # what of a sweep.json, which may be another's, can make nothing run that is not in conf/
-KEYS = r"[+~]*(?!hydra\b|own\b|trusted\b|.*_target_|.*\.\.|[\w/-]+=.*\$)\w[\w./-]*(=.*)?"
+KEYS = r"[+~]*(?!hydra\b|own\b|trusted\b|.*_target_|.*\.\.)\w[\w./-]*(=.*)?"
 OF_HYDRA = (
     r"|hydra/(sweeper|launcher)=[\w-]+"
     r"|\+*hydra\.launcher\.(?!setup|_)\w+=[\w.-]*"
@@ -50,6 +50,7 @@ def go_on(line: Line, asked: str, logs: Path) -> Path:
     keys = [str(key) for key in said["keys"] if name_of(str(key)) not in typed]
     config = str(line.value("-cn", "--config-name") or said.get("config") or line.config)
     refused = [key for key in keys if not re.fullmatch(KEYS + OF_HYDRA, key)]
+    refused += [key for key in keys if "$" in key and (paths.CONF / name_of(key)).is_dir()]  # another option then
     for word in [*refused, *([] if re.fullmatch(r"\w[\w.-]*", config) else [config])]:
         what = f"{directory / 'sweep.json'} has {' '.join(word.split())}, which is not taken from a file"
         raise UserError(f"{what}, as it may build or run anything; if you know it, type it again after sweep=.")

@@ -117,10 +117,11 @@ def test_a_run_is_composed_once_and_each_job_that_is_left_once(monkeypatch, tmp_
 
     def train(cfg):
         jobs.append(cfg.seed)
+        assert cfg.note in (None, cfg.seed)  # as it is resolved in each job
         Run(cfg.run_dir).update(status="finished")
 
     assert typed("seed=7") == 1 and jobs == [7]
-    assert typed("-m", "seed=range(3)", "model=cnn,mlp") == 1 + 6 and jobs == [0, 0, 1, 1, 2, 2]
+    assert typed("-m", "seed=range(3)", "model=cnn,mlp", "note=${seed}") == 1 + 6 and jobs == [0, 0, 1, 1, 2, 2]
     (sweep,) = tmp_path.glob("sweep/*")
     for number, status in enumerate(["finished", "failed", "pruned", "stopped", "finished"]):
         write_json(sweep / str(number) / "run.json", {"status": status})

@@ -116,10 +116,7 @@ class Optuna(Grid):
 
 
 def conclude(directory: Path, allowed: int) -> None:
-    """Print the table of a sweep, best first, and how its jobs ended.
-
-    Raises Failed: more jobs failed, or were never done, than allowed.
-    """
+    """Print the table of a sweep, best first, and how its jobs ended; Failed where more failed than allowed."""
     from leyden.report import results, tables  # and with them pandas, which a single run does not need
 
     if not any(directory.glob("*/run.json")):

@@ -67,10 +67,7 @@ def obey(function: Function, config: str) -> None:
 
 @contextmanager
 def tidied(start: Start) -> Iterator[Start]:
-    """Take the directory of a command away again where nothing has begun in it.
-
-    Raises UserError: something cannot be written.
-    """
+    """Take the directory of a command away again where nothing has begun in it; UserError where one is not writable."""
     try:
         yield start
     except OSError as error:

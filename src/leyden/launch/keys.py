@@ -15,8 +15,8 @@ LISTS = ("callbacks", "logger")  # groups of which several options may be chosen
 TYPES = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text", "list": "a list"}
 UNKNOWN = "float | None"  # what an argument takes that has no type: any number, or nothing
 ELSEWHERE = {  # what other templates call it, as a pattern -> what to type here
-    "ckpt_path": "resume=<run> to go on, or run=<run> for src/eval.py and others",
-    "train|validate|test|predict": "python src/eval.py run=<run> to test alone, or python src/predict.py run=<run>",
+    "ckpt_path": "resume=<run> to go on, or run=<run> in other scripts",
+    "train|validate|test|predict": "src/eval.py run=<run> or src/predict.py run=<run>",
     "fit": "nothing for it, as src/train.py trains and then tests",
     "hparams_search": "search=optuna",
     "task_name": "name=<name>",
@@ -25,11 +25,11 @@ ELSEWHERE = {  # what other templates call it, as a pattern -> what to type here
     r"trainer\.(callbacks|logger|profiler)": r"'\1=[<option>]', a group of its own",
     r"paths\.data_dir": "data_dir=<folder>",
     r"paths\..*|trainer\.default_root_dir": "log_dir=<folder>",
-    r"extras\b.*": "tags=[<word>] for words of your own, and --cfg job to see the config",
-    "trainer=ddp_sim": "trainer=ddp, which without GPUs starts two processes on the CPU",
+    r"extras\b.*": "--cfg job to see the config, or tags=[<word>]",
+    "trainer=ddp_sim": "trainer=ddp, with or without GPUs",
     "debug=default": "debug=fast",
-    "callbacks=(none|default)": "'callbacks=[]', with which checkpoints are kept, too",
-    "logger=csv": "'logger=[]', with which metrics.csv is written, too",
+    "callbacks=(none|default)": "'callbacks=[]' (checkpoints are kept anyway)",
+    "logger=csv": "'logger=[]' (metrics.csv is written anyway)",
     "logger=many_loggers": "'logger=[tensorboard,wandb]'",
 }
 
@@ -49,7 +49,7 @@ def flatten(node: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def mistake(override: Override, flat: dict[str, Any], groups: dict[str, list[str]]) -> str:
-    """What is wrong with an override of a key, or nothing; Hydra itself says it of its own keys."""
+    """What is wrong with an override, or nothing; Hydra itself says it of its own keys."""
     text, key, value, deleted = str(override.input_line), override.key_or_group, override.value(), override.is_delete()
     if override.is_hydra_override():
         return ""

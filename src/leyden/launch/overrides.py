@@ -23,7 +23,7 @@ from leyden.launch import keys
 from leyden.launch.line import Line, name_of
 from leyden.run import configs
 
-QUOTE = "a list is 'key=[a,b]'; a text with commas, spaces, brackets, # or = or letters beyond a-z is 'key=\"a, b\"'"
+QUOTE = "a list is 'key=[a,b]', a text with other signs than letters and digits 'key=\"a, b\"'"
 GLOBAL = ("local", "experiment", "debug")  # groups whose files speak of the whole tree
 ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError)  # of Hydra about a config
 Merge = Callable[[DictConfig, ConfigLoader], DictConfig]  # puts the config of an old run in place of the composed one
@@ -41,10 +41,7 @@ class Composed(NamedTuple):
 def compose(line: Line, conf: Path, merge: Merge | None = None) -> Composed:
     """The tree of a command line with Hydra's node in it; of a sweep, that of the first job.
 
-    The groups are composed, once; then each key is compared with the tree and applied to it. Where a YAML asks for
-    multirun, `line.multirun` is set.
-
-    Raises UserError: a line for each mistake.
+    Where a YAML asks for multirun, `line.multirun` is set. Raises UserError, with a line for each mistake.
     """
     folder = line.value("-cd", "--config-dir")
     if folder and not Path(folder).is_dir():
@@ -164,7 +161,7 @@ class Composition:
         return [name for name in self.loader.repository.get_group_options(group) if not name.startswith("_")]
 
     def is_option(self, choice: Override) -> bool:
-        """Whether a group has the option that is chosen, or all that are; if not, this is a mistake."""
+        """Whether a group has the option that is chosen, or all that are; if not, it is noted."""
         text, group, value = str(choice.input_line), choice.key_or_group, choice.value()
         many = group in keys.LISTS
         if many and (choice.is_delete() or value is None):
@@ -193,7 +190,7 @@ class Composition:
         for text in self.line.keys:
             group = re.split("[./]", name_of(text))[0]
             if group in unused and not text.startswith("~"):
-                what = f"nothing in the config names ${{{group}}}, so that it would change nothing; take it out, or add"
+                what = f"nothing in the config names ${{{group}}}; take it out, or add"
                 self.mistakes.setdefault(text, f"{text}: {what} {group}: ${{{group}}} to the YAML of the task.{beside}")
 
 

@@ -103,19 +103,13 @@ def forbid(line: Line) -> None:
         raise UserError("--cfg and --info show one run, one at a time; take -m or the other flag out.")
 
 
-# a run that is there already
-
-
 def is_longer(line: Line) -> bool:
     """Whether a run is to go on for longer than it was meant to."""
     return any(name_of(key) in keys.GROWTH for key in line.keys)
 
 
 def go_on_with_name(line: Line, run: Run, found: Composed) -> Start:
-    """A command with name= that is typed again: the run goes on, or starts where it was killed before its first step.
-
-    Raises UserError: the directory holds something else, or the run was started with other overrides, or is being run.
-    """
+    """A command with name= that is typed again: it goes on, or starts where it was killed before its first step."""
     run.check_free()
     foreign = [path.name for path in run.directory.iterdir() if not re.fullmatch(OURS, path.name)]
     if foreign and run.status == Status.UNKNOWN:

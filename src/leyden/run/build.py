@@ -41,8 +41,7 @@ def make(cfg: DictConfig, key: str, node: Any, kind: type = object, **keywords: 
     """Instantiate a node of the config, which is called `key`; its texts stay as they are.
 
     Raises:
-        UserError: whatever its constructor raises, a value that is missing, a target that may not be built, or that
-            builds something of another kind.
+        UserError: its constructor raises, a value is missing, its target may not be built, or is of another kind.
     """
     try:
         plain = trust.checked(cfg, node)

@@ -45,8 +45,8 @@ def space(override: Override, usual: Any) -> Any:
 class Search:
     """Proposes values, and tells the study what came of them; any number of processes may do so at once.
 
-    The number of a trial is that of its job. A trial whose job was stopped stays open, and is proposed again. Each
-    proposal has a seed of its own, so that a search that was stopped goes on as one that was not.
+    A trial has the number of its job. One whose job was stopped stays open, and is proposed again. Each proposal has a
+    seed of its own, so that a search that was stopped goes on as one that was not.
 
     `spaces`: key -> distribution; `retry`: propose failed trials again, too; `settings`: those of
     conf/hydra/sweeper/optuna.yaml.

@@ -26,21 +26,15 @@ SHOWN = 20  # rows of the table at a sweep's end
 
 
 class Grid(Sweeper):
-    """Every combination, the last range varying fastest.
-
-    Args:
-        max_batch_size: jobs that the launcher gets at once; None: all
-        params: ranges, key -> values as on the command line
-    """
+    """Every combination of `params`, the last range varying fastest; the launcher gets max_batch_size jobs at once."""
 
     def __init__(self, max_batch_size: int | None = None, params: dict[str, Any] | None = None):
         self.size, self.params = max_batch_size, params
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         self.hydra_context, self.config = hydra_context, config  # type: ignore[assignment]
-        self.launcher: Launcher = Plugins.instance().instantiate_launcher(
-            hydra_context=hydra_context, task_function=task_function, config=config
-        )
+        launcher = Plugins.instance().instantiate_launcher
+        self.launcher: Launcher = launcher(hydra_context=hydra_context, task_function=task_function, config=config)
         self.directory, self.retry = Path(config.hydra.sweep.dir), bool(config.get("retry_failed"))
 
     def sweep(self, arguments: list[str]) -> None:
@@ -92,13 +86,9 @@ class Grid(Sweeper):
 
 
 class Optuna(Grid):
-    """Trials of a study, which several processes may share; a job's number is its trial's.
+    """Trials of a study, `n_jobs` at a time, which several processes may share; a job's number is its trial's.
 
-    Args:
-        n_jobs: at a time
-        direction: minimize or maximize; None: as the objective is compared
-        params: ranges, key -> interval, choice or range as on the command line
-        study: the settings of leyden.search.search.Search
+    `direction`: minimize or maximize; None: as the objective is compared. `study`: the settings of Search.
     """
 
     def __init__(self, n_jobs: int, direction: str | None, params: dict[str, Any] | None = None, **study: Any):
@@ -126,11 +116,7 @@ class Optuna(Grid):
 
 
 def conclude(directory: Path, allowed: int) -> None:
-    """Print the table of a sweep, best first, and how its jobs ended.
-
-    Raises:
-        Failed: more jobs failed, or were never done, than allowed.
-    """
+    """Print the table of a sweep, best first, and how its jobs ended; Failed where more failed than allowed."""
     from leyden.report import results, tables  # and with them pandas, which a single run does not need
 
     if not any(directory.glob("*/run.json")):

@@ -65,11 +65,7 @@ def obey(function: Function, config: str) -> None:
 
 @contextmanager
 def tidied(start: Start) -> Iterator[Start]:
-    """Take the directory of a command away again where nothing has begun in it.
-
-    Raises:
-        UserError: something cannot be written.
-    """
+    """Take the directory of a command away again where nothing has begun in it; UserError where one is not writable."""
     try:
         yield start
     except OSError as error:
@@ -110,6 +106,7 @@ def sweep(function: Function, start: Start, config: str) -> None:
     directory, (tree, base, loader) = start.directory, start.config
     assert directory
     quoted = str(directory).replace("'", "\\'").replace("${", "\\${")
+    typed: Any = OmegaConf.to_container(tree.hydra.overrides.task)  # with its interpolations
     of_jobs = [f"hydra.job.name={config}", "hydra/job_logging=none", f"hydra.sweep.dir='{quoted}'"]
     with open_dict(tree):
         tree.hydra.sweep.dir = configs.literal(str(directory))
@@ -121,13 +118,12 @@ def sweep(function: Function, start: Start, config: str) -> None:
             OmegaConf.save(base, directory / ".hydra" / "primary.yaml")
             overrides.search_in(loader, directory / ".hydra")
             tree.hydra.job.config_name = "primary"
-            keys = [key for key in start.line.keys if not (paths.CONF / name_of(key)).is_dir()]
-            tree.hydra.overrides.task = [key for key in tree.hydra.overrides.task if key in keys]
+            typed = [key for key in typed if not (paths.CONF / name_of(key)).is_dir()]
     context = HydraContext(config_loader=loader, callbacks=Callbacks(tree))
     job = partial(start_job, function, ranks.script(function))  # which is not known where a launcher has pickled it
     sweeper = Plugins.instance().instantiate_sweeper(hydra_context=context, task_function=job, config=tree)
     with sweeps.kept(directory, start.line):
-        sweeper.sweep(list(tree.hydra.overrides.task))
+        sweeper.sweep(typed)
 
 
 def start_job(function: Function, script: str, cfg: DictConfig) -> Any:

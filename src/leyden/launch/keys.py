@@ -15,24 +15,21 @@ LISTS = ("callbacks", "logger")  # groups of which several options may be chosen
 TYPES = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text", "list": "a list"}
 UNKNOWN = "float | None"  # what an argument takes that has no type: any number, or nothing
 ELSEWHERE = {  # what other templates call it, as a pattern -> what to type here
-    r"(trainer\.)?(ckpt_path|resume_from_checkpoint)": "resume=<run> to go on, or run=<run> for src/eval.py and others",
-    "train|validate|test|predict": "python src/eval.py run=<run> to test alone, or python src/predict.py run=<run>",
+    "ckpt_path": "resume=<run> to go on, or run=<run> in other scripts",
+    "train|validate|test|predict": "src/eval.py run=<run> or src/predict.py run=<run>",
     "fit": "nothing for it, as src/train.py trains and then tests",
     "hparams_search": "search=optuna",
-    "task_name|experiment_name": "name=<name>",
+    "task_name": "name=<name>",
     "optimized_metric": "objective=<metric>",
     r"model\.((optimizer|scheduler)\b.*)": r"\1=<value>",
-    r"(model\.)?(lr|learning_rate)": "optimizer.lr=<value>",
-    r"datamodule\b(.*)": r"data\1=<value>",
-    r"(trainer\.)?gpus": "trainer.devices=<number>",
     r"trainer\.(callbacks|logger|profiler)": r"'\1=[<option>]', a group of its own",
     r"paths\.data_dir": "data_dir=<folder>",
     r"paths\..*|trainer\.default_root_dir": "log_dir=<folder>",
-    r"extras\b.*": "tags=[<word>] for words of your own, and --cfg job to see the config",
-    "trainer=ddp_sim": "trainer=ddp, which without GPUs starts two processes on the CPU",
+    r"extras\b.*": "--cfg job to see the config, or tags=[<word>]",
+    "trainer=ddp_sim": "trainer=ddp, with or without GPUs",
     "debug=default": "debug=fast",
-    "callbacks=(none|default)": "'callbacks=[]', with which checkpoints are kept, too",
-    "logger=csv": "'logger=[]', with which metrics.csv is written, too",
+    "callbacks=(none|default)": "'callbacks=[]' (checkpoints are kept anyway)",
+    "logger=csv": "'logger=[]' (metrics.csv is written anyway)",
     "logger=many_loggers": "'logger=[tensorboard,wandb]'",
 }
 
@@ -52,7 +49,7 @@ def flatten(node: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def mistake(override: Override, flat: dict[str, Any], groups: dict[str, list[str]]) -> str:
-    """What is wrong with an override of a key, or nothing; Hydra itself says it of its own keys."""
+    """What is wrong with an override, or nothing; Hydra itself says it of its own keys."""
     text, key, value, deleted = str(override.input_line), override.key_or_group, override.value(), override.is_delete()
     if override.is_hydra_override():
         return ""
@@ -65,18 +62,16 @@ def mistake(override: Override, flat: dict[str, Any], groups: dict[str, list[str
         parent = parent.rpartition(".")[0]
     if parent and not isinstance(flat[parent], dict | list | None):
         return f"`{parent}` is `{flat[parent]}` and has no keys of its own."
-    plus, (group, _, rest) = text.startswith("+"), key.partition(".")
-    if group in LISTS and parent in ("", group):
-        name, offered = rest.partition(".")[0], groups.get(group, [])
-        if name in offered:
-            chosen = [each for each in offered if f"{group}.{each}" in flat]
-            return f"`{group}.{name}` is not chosen; type '{group}=[{','.join([*chosen, name])}]'."
-        return "" if plus else f"`{group}.{name}` is not chosen; type +{text} for your own."
+    group, _, rest = key.partition(".")
+    own = group in LISTS and parent in ("", group)
+    if own and (name := rest.partition(".")[0]) in groups.get(group, ()):
+        chosen = [each for each in groups[group] if f"{group}.{each}" in flat]
+        return f"`{group}.{name}` is not chosen; type '{group}=[{','.join([*chosen, name])}]'."
     target, name = flat.get(f"{parent}._target_"), key.removeprefix(f"{parent}.").partition(".")[0]
     arguments = constructor(str(target)) if target else None if "." in parent or parent == "facts" else {}
-    free = arguments is None or name in {*arguments, *SPECIAL}  # inside an argument there is any data
+    free = own or arguments is None or name in {*arguments, *SPECIAL}  # inside an argument there is any data
     free |= isinstance(value, dict) and "_target_" in value
-    if plus and free:
+    if free and text.startswith("+"):
         return ""
     known = dict.fromkeys([*flat, *groups, *(f"{parent}.{argument}" for argument in arguments or ())])
     near = [] if arguments and free else nearest(key, [other for other in known if other != parent])
@@ -107,10 +102,8 @@ def wrong_value(key: str, flat: dict[str, Any], value: Any) -> str:
         parent, _, name = parent.rpartition(".")
     annotation = (constructor(str(flat[f"{parent}._target_"])) or {}).get(name, UNKNOWN) if parent else ""
     words = set(re.findall(r"\w+", annotation))
-    if value is None and not (words and words <= {*TYPES}):
-        return ""
-    if annotation and (not words & {*TYPES, "dict"} or any(word[0] == "_" for word in words)):
-        return ""  # a tensor, or an alias
+    if value is None or (annotation and (not words & {*TYPES, "dict"} or any(word[0] == "_" for word in words))):
+        return ""  # what the constructor alone knows: whether there may be none, a tensor, an alias
     kind, kinds = type(value).__name__, {type(usual).__name__, *words}
     if "float" in kinds:
         kinds |= {"int"}

@@ -45,11 +45,7 @@ class Line:
 
 
 def split(argv: list[str], config: str) -> Line:
-    """Overrides and flags of `sys.argv[1:]`.
-
-    Raises:
-        UserError: there is no such flag, or its value is missing.
-    """
+    """Overrides and flags of `sys.argv[1:]`; UserError where there is no such flag, or its value is missing."""
     line, tokens = Line(config), iter(argv)
     patterns = {flag: pattern for flags, pattern in FLAGS.items() for flag in flags.split()}
     for token in tokens:

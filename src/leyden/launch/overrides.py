@@ -23,7 +23,7 @@ from leyden.launch import keys
 from leyden.launch.line import Line, name_of
 from leyden.run import configs
 
-QUOTE = "a list is 'key=[a,b]'; a text with commas, spaces, brackets, # or = or letters beyond a-z is 'key=\"a, b\"'"
+QUOTE = "a list is 'key=[a,b]', a text with other signs than letters and digits 'key=\"a, b\"'"
 GLOBAL = ("local", "experiment", "debug")  # groups whose files speak of the whole tree
 ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError)  # of Hydra about a config
 Merge = Callable[[DictConfig, ConfigLoader], DictConfig]  # puts the config of an old run in place of the composed one
@@ -41,16 +41,11 @@ class Composed(NamedTuple):
 def compose(line: Line, conf: Path, merge: Merge | None = None) -> Composed:
     """The tree of a command line with Hydra's node in it; of a sweep, that of the first job.
 
-    The groups are composed, once; then each key is compared with the tree and applied to it. Where a YAML asks for
-    multirun, `line.multirun` is set.
-
-    Raises:
-        UserError: a line for each mistake.
+    Where a YAML asks for multirun, `line.multirun` is set. Raises UserError, with a line for each mistake.
     """
     folder = line.value("-cd", "--config-dir")
-    for path in (conf, Path(folder or conf)):
-        if not path.is_dir():
-            raise UserError(f"There is no folder of configs {path}.")
+    if folder and not Path(folder).is_dir():
+        raise UserError(f"There is no folder of configs {folder}.")
     with hydra.initialize_config_dir(version_base="1.3", config_dir=str(conf.absolute())):
         composition = Composition(line, folder)
         try:
@@ -145,21 +140,17 @@ class Composition:
             return []
         if not override.is_sweep_override():
             return [override]
-        if override.is_hydra_override():
-            self.mistakes[text] = f"{text}: a sweep varies keys of its runs, and not Hydra's; take one value."
-            return []
         interval = override.is_interval_sweep()
         texts = [f"{override.value().start:.15g}"] if interval else override.sweep_string_iterator()
         return [each for value in texts for each in self.values(f"{override.get_key_element()}={value}")]
 
     def choices(self, typed: Options) -> Options:
         """What is typed of groups, with those of the options that there are."""
-        of_groups = {
-            text: values
-            for text, values in typed.items()
-            if values and not isinstance(values[0].value(), dict) and self.options(values[0].key_or_group)
-        }
-        return {text: [each for each in values if self.is_option(each)] for text, values in of_groups.items()}
+        found = {}
+        for text, values in typed.items():
+            if values and not isinstance(values[0].value(), dict) and self.options(values[0].key_or_group):
+                found[text] = [each for each in values if self.is_option(each)]
+        return found
 
     def tree(self, choices: Options) -> DictConfig:
         """What Hydra composes of the first of these options, with its own node."""
@@ -170,7 +161,7 @@ class Composition:
         return [name for name in self.loader.repository.get_group_options(group) if not name.startswith("_")]
 
     def is_option(self, choice: Override) -> bool:
-        """Whether a group has the option that is chosen, or all that are; if not, this is a mistake."""
+        """Whether a group has the option that is chosen, or all that are; if not, it is noted."""
         text, group, value = str(choice.input_line), choice.key_or_group, choice.value()
         many = group in keys.LISTS
         if many and (choice.is_delete() or value is None):
@@ -180,11 +171,9 @@ class Composition:
             folder, _, name = f"{group}/{option}".rpartition("/")
             if name not in (known := self.options(folder)):
                 near = get_close_matches(name, known, 5, 0.5) if isinstance(option, str) else []
-                shown = near or known[:9]
-                must = f"{'some' if many else 'one'} of {', '.join(shown)}{' ...' * (shown != known)} (see --help)"
                 hint = f"; did you mean {near[0]}?" if near else "."
-                wrong = f"`{group}` must be {must}; got `{option}`{hint}"
-                self.mistakes[text] = keys.elsewhere(f"{group}={option}") or wrong
+                must = f"{'some' if many else 'one'} of {', '.join(near or known[:9])} (--help has all); got `{option}`"
+                self.mistakes[text] = keys.elsewhere(f"{group}={option}") or f"`{group}` must be {must}{hint}"
                 return False
         return True
 
@@ -201,7 +190,7 @@ class Composition:
         for text in self.line.keys:
             group = re.split("[./]", name_of(text))[0]
             if group in unused and not text.startswith("~"):
-                what = f"nothing in the config names ${{{group}}}, so that it would change nothing; take it out, or add"
+                what = f"nothing in the config names ${{{group}}}; take it out, or add"
                 self.mistakes.setdefault(text, f"{text}: {what} {group}: ${{{group}}} to the YAML of the task.{beside}")
 
 

@@ -40,12 +40,11 @@ class Start:
 def plan(argv: list[str], config: str) -> Start:
     """Read the command line, check it and choose the directory; leaves where the run is complete already.
 
-    Raises:
-        UserError: whatever is wrong with it, a line for each mistake.
+    Raises UserError: whatever is wrong with it, a line for each mistake.
     """
     line = split(argv, config)
     logs = paths.logs_folder(*[value_of(key) for key in line.keys if name_of(key) == "log_dir"][-1:])
-    asked = {name: value for name, value in line.take(*ASKED.get(config, ())).items() if value != "null"}
+    asked = {name: value for name, value in line.take(*ASKED.get(config, ())).items() if value not in ("", "null")}
     if config == "train" and len(asked) > 1:
         raise UserError(f"{' and '.join(f'{name}=' for name in asked)} exclude each other; take one of them out.")
     again = cluster.requeued(logs / "sweep", lambda path: read_json(path / "sweep.json"))
@@ -75,8 +74,7 @@ def plan(argv: list[str], config: str) -> Start:
 def composed(line: Line, config: str, asked: dict[str, str], logs: Path) -> tuple[Composed, Run | None]:
     """The config of a command, and the old run that it starts from or goes on with.
 
-    Raises:
-        UserError: what is typed is wrong, or there is no such run.
+    Raises UserError: what is typed is wrong, or there is no such run.
     """
     purpose = next((name for name in stored.GROUPS if name in asked), "")
     if purpose == stored.RESUME and line.multirun:
@@ -100,17 +98,15 @@ def composed(line: Line, config: str, asked: dict[str, str], logs: Path) -> tupl
 def forbid(line: Line) -> None:
     """Raises UserError for what would make two runs share a directory, or cannot be both."""
     for key in line.keys:
-        if name_of(key) == "hydra.searchpath":
-            raise UserError(f"{key}: type --config-dir <folder> for configs from elsewhere.")
-        if name_of(key) in OWN_DIRECTORY:
+        name = name_of(key)
+        if name in OWN_DIRECTORY:
             raise UserError(f"{key}: each run makes a directory of its own; type log_dir=<folder> or name=<name>.")
-        if line.multirun and name_of(key) == "name":
+        if name == "name" and line.multirun:
             raise UserError(f"{key}: a sweep has many runs, which cannot share a name; take it or -m out.")
+        if name == "hydra.searchpath":
+            raise UserError(f"{key}: type --config-dir <folder> for configs from elsewhere.")
     if len({"-m", "--multirun", *SHOWS}.intersection(line.flags)) > 1:
         raise UserError("--cfg and --info show one run, one at a time; take -m or the other flag out.")
-
-
-# a run that is there already
 
 
 def is_longer(line: Line) -> bool:
@@ -119,11 +115,7 @@ def is_longer(line: Line) -> bool:
 
 
 def go_on_with_name(line: Line, run: Run, found: Composed) -> Start:
-    """A command with name= that is typed again: the run goes on, or starts where it was killed before its first step.
-
-    Raises:
-        UserError: the directory holds something else, or the run was started with other overrides, or is being run.
-    """
+    """A command with name= that is typed again: it goes on, or starts where it was killed before its first step."""
     run.check_free()
     foreign = [path.name for path in run.directory.iterdir() if not re.fullmatch(OURS, path.name)]
     if foreign and run.status == Status.UNKNOWN:

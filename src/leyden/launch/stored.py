@@ -27,8 +27,7 @@ WATCHERS = {"gradients", "finite", "memory"}  # callbacks that only look
 def stored_config(line: Line, directory: Path, purpose: str) -> Composed:
     """The tree of a run with what is typed on top of it; what may be typed depends on the purpose.
 
-    Raises:
-        UserError: the run cannot be read, or what is typed does not go with it.
+    Raises UserError: the run cannot be read, or what is typed does not go with it.
     """
     old, groups = configs.stored(directory), GROUPS[purpose]
     chosen = [key for key in line.keys if (paths.CONF / name_of(key)).is_dir()]
@@ -55,8 +54,8 @@ def stored_config(line: Line, directory: Path, purpose: str) -> Composed:
         return tree
 
     found = overrides.compose(line, paths.CONF, merge)
-    if purpose == RESUME:
-        check_resumable(line, old, found.tree, directory)
+    for key in line.keys if purpose == RESUME else ():
+        check_resumable(key, old, found.tree, directory)
     return found
 
 
@@ -76,28 +75,26 @@ def take_over(tree: DictConfig, composed: DictConfig, name: str, loader: Any) ->
     dotted = name.replace("/", ".")
     node = OmegaConf.select(composed, dotted)
     if name == "trainer":
-        said = loader.repository.load_config(f"trainer/{composed.hydra.runtime.choices.trainer}")
-        own = set(said.config) if said.defaults_list else set()
-        node = {key: node[key] for key in node if f"trainer.{key}" in keys.PLACE or key in own}
+        file = loader.repository.load_config(f"trainer/{composed.hydra.runtime.choices.trainer}")
+        said = {*keys.PLACE, *(f"trainer.{key}" for key in file.config if file.defaults_list)}
+        node = {key: node[key] for key in node if f"trainer.{key}" in said}
     if node is None:
         tree.pop(name, None)
     else:
         OmegaConf.update(tree, dotted, node, merge=name == "trainer", force_add=True)
 
 
-def check_resumable(line: Line, old: DictConfig, tree: DictConfig, directory: Path) -> None:
+def check_resumable(key: str, old: DictConfig, tree: DictConfig, directory: Path) -> None:
     """Raises UserError for what cannot be changed while a run goes on, or only without being exact."""
-    new = f"init_from={directory} for a new run from its weights"
-    for key in line.keys:
-        name = name_of(key)
-        then, now = (OmegaConf.select(each, name) for each in (old, tree))
-        watched = name == "callbacks" and set(then or ()) ^ set(now or ()) <= WATCHERS
-        if then == now or watched or name == "trainer":  # how many processes it makes, the checkpoint knows
-            continue
-        if name.startswith(("optimizer", "scheduler")):
-            raise UserError(f"{key}: this is in the checkpoint; type {new}.")
-        if tree.exact and keys.role(name) not in keys.RESUMABLE:
-            raise UserError(f"{key} would change the numbers; type exact=false to go on all the same, or {new}.")
+    name, new = name_of(key), f"init_from={directory} for a new run from its weights"
+    then, now = (OmegaConf.select(each, name) for each in (old, tree))
+    watched = name == "callbacks" and set(then or ()) ^ set(now or ()) <= WATCHERS
+    if then == now or watched or name == "trainer":  # how many processes it makes, the checkpoint knows
+        return
+    if name.startswith(("optimizer", "scheduler")):
+        raise UserError(f"{key}: this is in the checkpoint; type {new}.")
+    if tree.exact and keys.role(name) not in keys.RESUMABLE:
+        raise UserError(f"{key} would change the numbers; type exact=false to go on all the same, or {new}.")
 
 
 def continued(directory: Path, now: DictConfig) -> DictConfig:

@@ -21,16 +21,13 @@ POLICY = ("retry_failed", "max_failures", "stop_on_failure")  # what may be type
 ELSEWHERE = re.compile(rf"({'|'.join(POLICY)}|log_dir)=|hydra\.")  # what does not tell jobs from each other
 LOST = "SLURM says"  # how the reason of a job begins that did not end by itself
 # what of a sweep.json, which may be another's, can make nothing run that is not in conf/
-KEYS = r"[+~]*(?!hydra\b|own\b|trusted\b|.*_target_|.*\.\.|[\w/-]+=.*\$)\w[\w./-]*(=.*)?"
+KEYS = r"[+~]*(?!hydra\b|own\b|trusted\b|.*_target_|.*\.\.)\w[\w./-]*(=.*)?"
 OF_HYDRA = (
     r"|hydra/(sweeper|launcher)=[\w-]+"
     r"|\+*hydra\.launcher\.(?!setup|_)\w+=[\w.-]*"
     r"|\+*hydra\.sweeper\.(sampler|pruner)\._target_=optuna\.(samplers|pruners)\.\w+"
     r"|\+*hydra\.sweeper\.(?!params|.*_target_)[\w.]+=[^{$]*"
 )
-
-
-# the directory
 
 
 def find(asked: str, logs: Path) -> Path:
@@ -43,19 +40,16 @@ def find(asked: str, logs: Path) -> Path:
 
 
 def go_on(line: Line, asked: str, logs: Path) -> Path:
-    """Put what a sweep was started with before what is typed now, which wins; returns the sweep's directory.
-
-    Raises:
-        UserError: the sweep cannot be found, or was started with what counts only where it is typed.
-    """
+    """Put what a sweep was started with before what is typed now, which wins; returns the sweep's directory."""
     directory = find(asked, logs)
     said, typed = read_json(directory / "sweep.json"), {name_of(key) for key in line.keys}
     keys = [str(key) for key in said["keys"] if name_of(str(key)) not in typed]
     config = str(line.value("-cn", "--config-name") or said.get("config") or line.config)
     refused = [key for key in keys if not re.fullmatch(KEYS + OF_HYDRA, key)]
+    refused += [key for key in keys if "$" in key and (paths.CONF / name_of(key)).is_dir()]  # another option then
     for word in [*refused, *([] if re.fullmatch(r"\w[\w.-]*", config) else [config])]:
-        what = f"{directory / 'sweep.json'} has {' '.join(word.split())}, which is not taken from a file"
-        raise UserError(f"{what}, as it may build or run anything; if you know it, type it again after sweep=.")
+        what = f"{directory / 'sweep.json'} has {' '.join(word.split())}, which may build or run anything"
+        raise UserError(f"{what}; if you know it, type it again after sweep=.")
     line.keys = keys + line.keys
     line.typed, line.multirun, line.config = list(line.keys), True, config.removesuffix(".yaml")
     print(f"going on with {paths.in_words(directory)}")
@@ -103,14 +97,10 @@ def is_left(directory: Path, retry: bool) -> bool:
     return record.get("status") not in DONE and (not failed or retry)
 
 
-# one job
-
-
 def attempt(directory: Path, cfg: DictConfig, carry_out: Callable[[DictConfig, bool], Any]) -> Any:
     """Try a job of a sweep unless it is done, being run, or failed before; returns its objective, None without one.
 
-    It goes on where it was stopped, by its own config. `carry_out` gets True for a job that ended with the process it
-    was in: in a process of its own it cannot take the sweep with it again.
+    `carry_out` gets True for a job that ended with its process: in one of its own it cannot take the sweep with it.
     """
     run, record = Run(directory), {}
     try:

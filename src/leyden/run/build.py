@@ -181,9 +181,7 @@ def trainer(cfg: DictConfig, callbacks: list[Callback]) -> Trainer:
         require(text, "trainer.max_time", 'null or a text "DD:HH:MM:SS", in quotes', value)
     bar = bool(cfg.trainer.enable_progress_bar) and sys.stdout.isatty()
     ours: dict[str, Any] = {}
-    nodes = cfg.trainer.get("plugins")
-    nodes = nodes if OmegaConf.is_list(nodes) else [nodes] * (nodes is not None)
-    plugins = [make(cfg, "trainer.plugins", node) for node in nodes]
+    plugins = make(cfg, "trainer.plugins", cfg.trainer.get("plugins") or [], list, _convert_="all")
     if cfg.trainer.strategy == "ddp":
         timeout = timedelta(seconds=cfg.get("timeout") or 600)
         ours["strategy"] = DDPStrategy(timeout=timeout, gradient_as_bucket_view=True)

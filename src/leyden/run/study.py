@@ -61,10 +61,7 @@ def live(study: Any, storage: Any, number: int) -> Any:
 
 
 def judge(directory: Path, checked: Callable[[Any], Any]) -> Callable[[float, int], bool] | None:
-    """What a job of a search asks it: (objective, epochs) -> whether the run is hopeless; None for any other run.
-
-    `checked` is asked for the pruner, which is read from a file.
-    """
+    """What a job of a search asks it: (objective, epochs) -> whether the run is hopeless; None for any other run."""
     noted = read_json(directory.parent / "study.json")
     if not noted or not directory.name.isdecimal():
         return None

@@ -26,10 +26,11 @@ def values_of(override: Override) -> list[str]:
 
 def space(override: Override, usual: Any) -> Any:
     """Optuna's distribution of a range; one of whole numbers where the key's usual value is one."""
-    kinds, value, interval = optuna().distributions, override.value(), override.is_interval_sweep()
+    value: Any = override.value()
+    kinds, interval = optuna().distributions, override.is_interval_sweep()
     if not interval and (not override.is_range_sweep() or value.shuffle):
         return kinds.CategoricalDistribution(values_of(override))
-    numbers = [value.start, value.end] if interval else [float(number) for number in values_of(override)]
+    numbers = [value.start, value.end] if interval else list(map(float, values_of(override)))
     low, high, log = numbers[0], numbers[-1], "log" in value.tags
     step = None if interval or log else value.step
     whole = all(float(number).is_integer() for number in (low, high, step or 1))
@@ -44,15 +45,11 @@ def space(override: Override, usual: Any) -> Any:
 class Search:
     """Proposes values, and tells the study what came of them; any number of processes may do so at once.
 
-    The number of a trial is that of its job. A trial whose job was stopped stays open, and is proposed again. Each
-    proposal has a seed of its own, so that a search that was stopped goes on as one that was not.
+    A trial has the number of its job. One whose job was stopped stays open, and is proposed again. Each proposal has a
+    seed of its own, so that a search that was stopped goes on as one that was not.
 
-    Args:
-        directory: of the sweep
-        spaces: key -> distribution
-        direction: minimize or maximize
-        retry: propose failed trials again, too
-        n_trials, sampler, pruner, storage, study_name, seed: as in conf/hydra/sweeper/optuna.yaml
+    `spaces`: key -> distribution; `retry`: propose failed trials again, too; `settings`: those of
+    conf/hydra/sweeper/optuna.yaml.
     """
 
     def __init__(self, directory: Path, spaces: dict[str, Any], direction: str, retry: bool = False, **settings: Any):

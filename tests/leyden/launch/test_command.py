@@ -1,5 +1,6 @@
 """What a user types, and what comes of it before anything is trained."""
 
+import contextlib
 import json
 import signal
 import subprocess
@@ -7,10 +8,14 @@ import sys
 import time
 
 import pytest
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 
 import stress_resume
 from leyden import UserError
+from leyden.files import write_json
+from leyden.launch import command
 from leyden.run import paths
+from leyden.run.run import Run
 
 FAKE = ["data=fake", "data.num_samples=100", "data.shape=[1,8,8]", "model=mlp", "debug=fast"]
 
@@ -32,8 +37,10 @@ def test_resolve_says_that_facts_need_the_data(said):
     assert status == 2 and "facts" in sentence and len(sentence.splitlines()) == 1
 
 
-def test_all_mistakes_at_once_in_a_line_each(command):
-    shown = command("train.py", "optimzer.lr=1", "model=cn", "data.batch_size=x", "trainer.max_epochs=abc")
+def test_all_mistakes_at_once_in_a_line_each(request):
+    shown = request.getfixturevalue("command")(
+        "train.py", "optimzer.lr=1", "model=cn", "data.batch_size=x", "trainer.max_epochs=abc"
+    )
     assert shown.returncode == 2 and len(shown.stderr.splitlines()) == 4
     for word in ("optimizer.lr", "cnn", "`data.batch_size` must be a whole number", "got `abc`"):
         assert word in shown.stderr
@@ -68,7 +75,12 @@ def test_a_mistake_in_the_run_is_a_sentence(said, tmp_path):
 
 
 def test_eval_needs_a_run(said):
-    for arguments, word in (([], "run="), (["run=latest"], "no run"), (["run=nosuch"], "nosuch")):
+    for arguments, word in (
+        ([], "run="),
+        (["run=latest"], "no run"),
+        (["run=nosuch"], "nosuch"),
+        (["ckpt_path=x"], "run=<run>"),
+    ):
         status, _, sentence = said("eval.py", *arguments)
         assert status == 2 and word in sentence and len(sentence.splitlines()) == 1
 
@@ -88,6 +100,40 @@ def test_what_cannot_be_is_a_sentence(said, tmp_path, keys, word):
     status, _, sentence = said("train.py", *keys)
     assert status == 2 and word in sentence and len(sentence.splitlines()) == 1
     assert not list(tmp_path.glob("logs/*/*"))
+
+
+def test_a_run_is_composed_once_and_each_job_that_is_left_once(monkeypatch, tmp_path, capsys):
+    composed, jobs, load = [], [], ConfigLoaderImpl._load_configuration_impl
+    monkeypatch.setattr(
+        ConfigLoaderImpl, "_load_configuration_impl", lambda *args, **words: composed.append(1) or load(*args, **words)
+    )
+
+    def typed(*argv):
+        composed.clear(), jobs.clear()
+        monkeypatch.setattr(sys, "argv", ["src/train.py", *argv, f"log_dir='{tmp_path}'"])
+        with contextlib.suppress(SystemExit):
+            command.launch(train, "train")
+        return len(composed)
+
+    def train(cfg):
+        jobs.append(cfg.seed)
+        assert cfg.note in (None, cfg.seed)  # as it is resolved in each job
+        Run(cfg.run_dir).update(status="finished")
+
+    assert typed("seed=7") == 1 and jobs == [7]
+    assert typed("-m", "seed=range(3)", "model=cnn,mlp", "note=${seed}") == 1 + 6 and jobs == [0, 0, 1, 1, 2, 2]
+    (sweep,) = tmp_path.glob("sweep/*")
+    for number, status in enumerate(["finished", "failed", "pruned", "stopped", "finished"]):
+        write_json(sweep / str(number) / "run.json", {"status": status})
+    assert typed("sweep=latest", "max_failures=2") == 1 + 1 and jobs == [1]
+    assert "5 jobs of 6 done already" in capsys.readouterr().out
+    assert typed("sweep=latest", "retry_failed=true", "max_failures=2") == 1 + 1 and jobs == [0]
+    assert typed("search=grid") == 1 + 4
+
+
+def test_the_test_may_be_left_out(train):
+    assert Run(train("test=false", folder="a")).metrics["test"] == {}
+    assert Run(train(folder="b")).metrics["test"]["test/acc"] >= 0
 
 
 @pytest.mark.parametrize("key", ["trainer.precision=17", "trainer.accelerator=foo", "checkpoint.mode=foo", "facts=3"])

@@ -76,7 +76,7 @@ MISTAKES = [
     ("callbacks.ema.decay=0.9", "type 'callbacks=[ema]'."),
     ("+callbacks.early_stopping.patience=3", "type 'callbacks=[early_stopping]'."),
     ("logger.wandb.project=x", "type 'logger=[tensorboard,wandb]'."),
-    ("callbacks.mine.x=1", "type +callbacks.mine.x=1 for your own."),
+    ("callbacks.mine.x=1", "type +callbacks.mine.x=1."),
 ]
 
 
@@ -131,6 +131,36 @@ def test_a_mistake_is_one_sentence(typed, words):
 )
 def test_what_is_right_passes(argv):
     check(*argv)
+
+
+FROM_ELSEWHERE = [
+    ("ckpt_path=a/b.ckpt", "resume=<run>"), ("+ckpt_path=epoch=1.ckpt", "resume=<run>"), ("~ckpt_path", "resume=<run>"),
+    ("train=False", "src/eval.py run=<run>"), ("++train=False", "src/eval.py"), ("fit", "src/train.py trains"),
+    ("hparams_search=mnist_optuna", "search=optuna"), ("task_name=a", "name=<name>"),
+    ("optimized_metric=val/acc_best", "objective=<metric>"), ("model.optimizer.lr=0.1", "type optimizer.lr=<value>."),
+    ("+model.scheduler.gamma=1", "type scheduler.gamma=<value>."),
+    ("paths.data_dir=/x", "data_dir=<folder>"), ("paths.log_dir=/x", "log_dir=<folder>"),
+    ("extras.print_config=true", "--cfg job"), ("trainer=ddp_sim", "type trainer=ddp,"), ("debug=default", "fast"),
+    ("callbacks=none", "'callbacks=[]'"), ("callbacks=[default]", "'callbacks=[]'"), ("logger=csv", "metrics.csv"),
+    ("logger=many_loggers", "'logger=[tensorboard,wandb]'"), ("+trainer.callbacks=[]", "type 'callbacks=[<option>]'"),
+    ("+trainer.default_root_dir=x", "log_dir=<folder>"), ("--ckpt_path=x", "resume=<run>"),
+    ("--trainer.max_epochs=3", "typed as in trainer.max_epochs=3."),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("typed", "words"), FROM_ELSEWHERE)
+def test_a_name_of_another_template_is_answered(typed, words):
+    (line,) = mistakes(typed)
+    assert words in line
+    (line,) = mistakes(typed, "-m", "seed=1,2")
+    assert words in line
+
+
+def test_each_mistake_is_said_once_and_with_few_names():
+    assert len(mistakes("-m", "ckpt_path=a,b,c")) == 1
+    for typed in ("model.nonsense=1", "nonsense=1", "loss=1", "epochs=3", "data=nonsense"):
+        (line,) = mistakes(typed)
+        assert len(line) < 200 and ("--cfg job" in line or "--help" in line)
 
 
 @pytest.mark.parametrize("config", ["train", "benchmark"])

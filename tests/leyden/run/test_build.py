@@ -7,7 +7,8 @@ import leyden
 from conftest import SMALL
 from leyden import UserError
 from leyden.resume import checkpoints
-from leyden.run import configs, paths
+from leyden.resume.checkpoints import AtomicIO
+from leyden.run import build, configs, paths
 from leyden.run.run import Run
 
 FOREIGN = paths.PROJECT / "tests" / "foreign" / "conf"
@@ -45,6 +46,16 @@ def test_half_precision_on_a_cpu_is_said_and_stored(train):
 def test_a_refusal_of_lightning_is_a_sentence(train):
     with pytest.raises(UserError, match="trainer cannot be built"):
         train("trainer.gradient_clip_algorithm=nonsense", "trainer.gradient_clip_val=1")
+
+
+def test_plugins_of_the_trainer_are_built_beside_ours(configure):
+    node = "{_target_:lightning.pytorch.plugins.MixedPrecision,precision:bf16-mixed,device:cpu}"
+    more = ["logger=[]", "trainer.precision=null", "trainer.accelerator=cpu"]
+    trainer = build.trainer(configure(f"+trainer.plugins=[{node}]", *more), [])
+    assert trainer.precision == "bf16-mixed" and isinstance(trainer.strategy.checkpoint_io, AtomicIO)
+    for wrong in (node, "5"):
+        with pytest.raises(UserError, match=r"trainer\.plugins"):
+            build.trainer(configure(f"+trainer.plugins={wrong}", *more), [])
 
 
 @pytest.mark.slow

@@ -32,7 +32,7 @@ def predict(cfg: DictConfig) -> int:
         with output.writing(path, cfg.overwrite) if path else nullcontext() as beside:
             model, source = prepare(cfg)
             cfg.trainer.enable_progress_bar &= path is not None
-            outputs = build.trainer(cfg, []).predict(model, source)
+            outputs: Any = build.trainer(cfg, []).predict(model, source)
             rows = output.save(outputs, path, beside, cfg.overwrite)
         if path:
             log.info("%s row%s in %s", f"{len(rows):,}", "s" * (len(rows) != 1), path)

@@ -57,9 +57,9 @@ def require(good: bool, key: str, must: str, value: object) -> None:
 
 def listed(names: Iterable[object], separator: str = ", ") -> str:
     """The first ten names, and how many there are besides."""
-    names = [str(name) for name in names]
-    more = f" and {len(names) - 10:,} more" if len(names) > 10 else ""
-    return separator.join(names[:10]) + more
+    texts = [str(name) for name in names]
+    more = f" and {len(texts) - 10:,} more" if len(texts) > 10 else ""
+    return separator.join(texts[:10]) + more
 
 
 class Later(ModuleType):

@@ -81,8 +81,8 @@ class Folders(DataModule):
             log_once("files of other kinds in %s are left out: %s", shown(root), others)
         there = set(found.values())
         if strange := sorted(there.difference(self.classes)):
-            names = f"{listed(strange)} that train does not have: {listed(self.classes)}"
-            raise UserError(f"{shown(root)} has the classes {names}.")
+            what = f"{listed(strange)} that train does not have: {listed(self.classes)}"
+            raise UserError(f"{shown(root)} has the classes {what}.")
         if (empty := sorted(set(self.classes) - there)) and (split == "train" or not there):
             what = f"{self.what} of the classes {listed(empty)}"
             raise UserError(f"{shown(root)} has no {what}; add some, or delete the folder.")

@@ -58,34 +58,26 @@ def arrays(name: str, file: Path, metadata: Metadata) -> list[Sample]:
     """The samples of a .npy file, of `x` of a .npz file, or a sequence in a .csv file; UserError if they do not fit."""
     try:
         csv = file.suffix.lower() == ".csv"
-        content = folders.load(file).numpy() if csv else np.load(file, allow_pickle=False)
+        content: Any = {"x": folders.load(file).numpy()} if csv else np.load(file, mmap_mode="c", allow_pickle=False)
+        x, lengths = (content, None) if isinstance(content, np.ndarray) else (content["x"], content.get("lengths"))
         beside = file.with_name(file.name.removesuffix("x.npy") + "lengths.npy")  # of padded sequences, as data=arrays
-        lengths = np.load(beside) if metadata.kind == "sequence" and beside.exists() else None
-        if not isinstance(content, np.ndarray):
-            content, lengths = content["x"], content.get("lengths")
-        x = torch.from_numpy(np.array(content))
+        if metadata.kind == "sequence" and beside.exists():
+            lengths = np.load(beside)
+        x = torch.from_numpy(x)
     except UserError:
         raise
     except Exception as error:  # damaged heads and archives have errors of many kinds
         raise UserError(f"{file} cannot be read as a batch ({said(error)}).") from error
     if metadata.kind == "table":  # from float64: the rest fits into 32 bits
         x = x.double() - torch.tensor([column.get("offset", 0.0) for column in metadata.columns or [{}]]).double()
-    if metadata.kind == "image":
-        x = channels_first(x, metadata.dims)
     batch = as_batch(file, x, metadata)
-    names = [name] if x.dim() < batch.dim() else [f"{name}[{index}]" for index in range(len(batch))]
-    parts = list(batch) if lengths is None else [part[:length] for part, length in zip(batch, lengths, strict=True)]
-    good = [metadata.kind != "sequence" or bool(len(part) and part.isfinite().all()) for part in parts]
-    bad = "an empty sequence, or one with NaN or infinity, is none"
-    return [Sample(n, part if fits else f"{n}: {bad}.") for n, part, fits in zip(names, parts, good, strict=True)]
-
-
-def channels_first(x: Tensor, dims: list[Any]) -> Tensor:
-    """Pictures of N x H x W, or N x H x W x C, as N x C x H x W of the model's `dims`."""
-    if x.dim() == 3 and dims[1] == 1 and x.shape[0] != 1:
-        return x[:, None]
-    last = x.dim() == 4 and x.shape[1] != dims[1] and x.shape[3] == dims[1]
-    return x.movedim(3, 1) if last else x
+    samples = []
+    for index, part in enumerate(batch):
+        part = part if lengths is None else part[: lengths[index]]  # without its padding
+        good = metadata.kind != "sequence" or (len(part) and part.isfinite().all())
+        where = name if len(batch) == 1 else f"{name}[{index}]"
+        samples.append(Sample(where, part if good else f"{where} is empty, or holds NaN or infinity."))
+    return samples
 
 
 def as_batch(what: object, x: Tensor, metadata: Metadata, floats: bool = False) -> Tensor:
@@ -94,11 +86,16 @@ def as_batch(what: object, x: Tensor, metadata: Metadata, floats: bool = False) 
     `floats`: pictures may be of 0..1, too.
     """
     dims = metadata.dims
+    if metadata.kind == "image" and x.dim() == 3 and dims[1] == 1:
+        x = x[:, None]  # N x H x W
+    elif metadata.kind == "image" and x.dim() == 4 and x.shape[1] != dims[1] and x.shape[3] == dims[1]:
+        x = x.movedim(3, 1)  # N x H x W x C
     batch = x[None] if x.dim() == len(dims) - 1 else x
-    fits = batch.dim() == len(dims) and all(d in (n, str(d)) for d, n in zip(dims, batch.shape, strict=True))
+    same = [isinstance(d, str) or d == size for d, size in zip(dims, batch.shape, strict=False)]
+    fits = batch.dim() == len(dims) and all(same) and batch.numel()
     raw = (x.dtype == torch.uint8) == (metadata.dtype == "uint8")  # bytes are scaled to 0..1 later
     typed = metadata.kind != "image" or raw or (floats and x.is_floating_point())
-    if not (fits and typed and batch.numel()):
+    if not (fits and typed):
         kind, takes, got = str(x.dtype)[6:], *(" x ".join(map(str, sizes)) for sizes in (dims, x.shape))
         raise UserError(f"{what} must hold {metadata.dtype} of {takes}, as the model takes it; got {kind} of {got}.")
     if metadata.kind != "image":
@@ -144,7 +141,7 @@ def collate(metadata: Metadata, transforms: list[Callable[[Tensor], Tensor]], sa
             errors.append(None)
         except UserError as error:
             errors.append(str(error))
-    x = (torch.stack(good),) if good and good[0].dim() != 2 else None
-    if good and x is None:
-        x = pad_sequence(good, batch_first=True), torch.tensor([len(values) for values in good])
-    return {"names": [sample.name for sample in samples], "x": x, "y": None, "errors": errors}
+    parts: Any = (torch.stack(good),) if good and good[0].dim() != 2 else None
+    if good and parts is None:
+        parts = pad_sequence(good, batch_first=True), torch.tensor([len(values) for values in good])
+    return {"names": [sample.name for sample in samples], "x": parts, "y": None, "errors": errors}

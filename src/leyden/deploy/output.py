@@ -48,7 +48,7 @@ def table(outputs: list[Any]) -> tuple[DataFrame, dict[str, np.ndarray]]:
         sizes = {array.shape[:1] for array in arrays.values()}
         if len(sizes) != 1 or () in sizes:
             raise UserError("`predict_step` must return a dict of tensors or lists with an entry for each sample.")
-        parts.append(({"dataloader_idx": np.full(*sizes, number)} if len(groups) > 1 else {}) | arrays)
+        parts.append(({"dataloader_idx": np.full(sizes.pop(), number)} if len(groups) > 1 else {}) | arrays)
     if not parts:
         raise UserError("There is nothing to predict in what was asked for.")
     try:
@@ -61,8 +61,8 @@ def table(outputs: list[Any]) -> tuple[DataFrame, dict[str, np.ndarray]]:
         if array.size == count:  # floats with the digits that their type has
             values = array.reshape(count)
             columns[name] = values.astype(str).astype(float) if array.dtype.kind == "f" else values
-    error = columns.pop("error", None)
-    rows = DataFrame(columns | {"error": error})
+    errors = columns.pop("error", None)
+    rows = DataFrame(columns | {"error": errors})
     return rows, {name: array for name, array in whole.items() if array.size != count}
 
 

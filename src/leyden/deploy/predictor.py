@@ -60,8 +60,8 @@ def numbered(name: str, values: Tensor) -> dict[str, Tensor]:
 def of_split(split: str, data: DataModule) -> Iterator[dict[str, Any]]:
     """The batches of a split of the run's data, for a Predictor."""
     for x, y, keys in data.loader(split):
-        pictures = isinstance(data, ImageFolder)
-        names = [data.name(split, key) if pictures else f"{split}[{key}]" for key in keys.tolist()]
+        name = data.name if isinstance(data, ImageFolder) else "{}[{}]".format
+        names = [name(split, key) for key in keys.tolist()]
         yield {"names": names, "x": x if isinstance(x, tuple) else (x,), "y": y, "errors": [None] * len(y)}
 
 

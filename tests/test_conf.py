@@ -1,6 +1,11 @@
 """Every config composes, and says what its keys are."""
 
+import json
+import struct
+from pathlib import Path
+
 import pytest
+import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
@@ -46,3 +51,41 @@ def test_the_command_line_wins_over_debug_and_debug_over_experiment():
         typed = compose("train", [f"experiment={experiment}", "debug=fast", "trainer.max_epochs=3"])
     assert (plain.trainer.max_epochs, debug.trainer.max_epochs, typed.trainer.max_epochs)[1:] == (1, 3)
     assert plain.trainer.max_epochs > 3
+
+
+# the recipes
+
+
+def results(configure, *keys):
+    from train import train
+
+    cfg = configure(*keys, "threads=1", "logger=[]")
+    train(cfg)
+    return json.loads((Path(cfg.run_dir) / "metrics.json").read_text())
+
+
+@pytest.mark.slow
+def test_the_fast_digits(configure):
+    assert results(configure, "experiment=digits_fast", "seed=0")["test"]["test/acc"] > 0.97
+
+
+@pytest.mark.slow
+def test_the_fast_mnist_takes_as_many_digits_as_there_are(configure, tmp_path):
+    folder = tmp_path / "MNIST" / "raw"
+    folder.mkdir(parents=True)
+    for name, count in ("train", 100), ("t10k", 40):
+        labels = torch.arange(count) % 10
+        pictures = torch.nn.functional.one_hot(labels, 28).mul(255).to(torch.uint8)[:, None].expand(count, 28, 28)
+        head = struct.pack(">IIII", 0x803, count, 28, 28)
+        (folder / f"{name}-images-idx3-ubyte").write_bytes(head + pictures.contiguous().numpy().tobytes())
+        head = struct.pack(">II", 0x801, count)
+        (folder / f"{name}-labels-idx1-ubyte").write_bytes(head + labels.to(torch.uint8).numpy().tobytes())
+    found = results(configure, "experiment=mnist_fast", f"data_dir='{tmp_path}'", "trainer.max_epochs=2")
+    assert found["test"]["samples"] == 40
+
+
+@pytest.mark.slow
+def test_the_parts_of_the_fast_cifar10(configure):
+    small = ["data=digits", "data.batch_size=64", "model.channels=[16,32,32,32]", "trainer.max_epochs=6"]
+    found = results(configure, "experiment=cifar10_fast", *small, "optimizer.lr=0.1", "scheduler.warmup_steps=20")
+    assert found["train"]["train/acc"] > 0.4  # of digits that are mirrored and cut

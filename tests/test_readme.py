@@ -127,7 +127,9 @@ def test_make_installs_what_a_target_needs_and_what_is_locked():
     for target, extra in (("train", ""), ("test", "[test]"), ("check", "[dev]")):
         assert f"-e '.{extra}'" in printed(target) and f"Installing Leyden{extra} into" in printed(target)
     first, _, then = printed("train", "LOCKED=1").partition(" && ")
-    assert "--require-hashes -r requirements.lock" in first and "--no-deps" in then and "cmp -s requirements.lock" in first
+    assert (
+        "--require-hashes -r requirements.lock" in first and "--no-deps" in then and "cmp -s requirements.lock" in first
+    )
 
 
 def test_nothing_else_is_a_command():

@@ -53,7 +53,8 @@ def begin(trainer: Trainer, cfg: DictConfig, resumed: bool) -> None:
 def guard(logger: Any, run: Run) -> None:
     """Keep what the methods of a logger and of its experiment raise in run.json; it ends nothing.
 
-    After a failure they rest ten times as long as it took, so that a server that hangs costs little.
+    After a failure they rest ten times as long as it took, so that a server that hangs costs little, and one that is
+    back is used again. A method that failed or rests gives None.
     """
     rest, failed, kind = 0.0, False, type(logger).__name__
 
@@ -139,8 +140,9 @@ def in_lines(results: dict[str, Any], directory: Path) -> str:
     """What a run came to, a plain line for each number, and where to look further."""
     best, test, path = results.get("best"), results.get("test") or {}, paths.in_words(directory)
     lines = [f"{best['monitor']} {best['value']:.4f} (best, epoch {best['epoch'] + 1})"] if best else []
-    lines += [f"{name} {value:.4f}" for name, value in test.items() if name.count("/") == 1]
-    if apart := sorted((value, name.split("/", 2)[2]) for name, value in test.items() if name.count("/") > 1):
+    by_class = {name for name in test if name.count("/") > 1 and "/dataloader_idx_" not in name}
+    lines += [f"{name} {value:.4f}" for name, value in test.items() if "/" in name and name not in by_class]
+    if apart := sorted((test[name], name.split("/", 2)[2]) for name in by_class):
         shown = ", ".join(f"{name} {value:.3f}" for value, name in apart[:10])
         lines.append(f"by class, lowest first: {shown}{', ...' if apart[10:] else ''}")
     if test:

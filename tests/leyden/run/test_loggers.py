@@ -216,6 +216,12 @@ def test_mlflow_compares_by_what_is_typed_and_by_what_is_not_the_default(configu
     assert not any(key.startswith(("trainer.", "logger", "scheduler", "log_dir")) for key in found)
 
 
+def test_loaders_are_no_classes(tmp_path):
+    test = {"test/acc/dataloader_idx_0": 0.5, "test/acc/a": 0.25, "samples": 8, "checkpoint": None}
+    shown = loggers.in_lines({"test": test}, tmp_path).splitlines()
+    assert shown[:2] == ["test/acc/dataloader_idx_0 0.5000", "by class, lowest first: a 0.250"]
+
+
 class Flaky(CSVLogger):
     """A logger whose server ends after the start, and comes back."""
 

@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import sysconfig
 import time
 import venv
 from contextlib import suppress
@@ -287,7 +286,7 @@ def mlflow(tmp_path_factory):
     venv.create(folder / "venv", with_pip=True, symlinks=True)
     python = folder / "venv" / "bin" / "python"
     (site,) = folder.glob("venv/lib/python*/site-packages")
-    (site / "outer.pth").write_text(sysconfig.get_path("purelib"))
+    (site / "outer.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
     done = subprocess.run([python, "-m", "pip", "install", "-q", "mlflow"], capture_output=True, text=True)
     if done.returncode:
         pytest.skip(f"mlflow cannot be installed: {done.stderr[-300:]}")

@@ -61,7 +61,7 @@ def guard(logger: Any, run: Run) -> None:
     def call(method: Any, *arguments: Any, **keywords: Any) -> Any:
         nonlocal rest, failed
         if (start := time.monotonic()) < rest:
-            return
+            return None
         try:
             return method(*arguments, **keywords)
         except Exception as error:  # of any package

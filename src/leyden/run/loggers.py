@@ -53,14 +53,15 @@ def begin(trainer: Trainer, cfg: DictConfig, resumed: bool) -> None:
 def guard(logger: Any, run: Run) -> None:
     """Keep what the methods of a logger and of its experiment raise in run.json; it ends nothing.
 
-    After a failure they rest ten times as long as it took, so that a server that hangs costs little.
+    After a failure they rest ten times as long as it took, so that a server that hangs costs little, and one that is
+    back is used again. A method that failed or rests gives None.
     """
     rest, failed, kind = 0.0, False, type(logger).__name__
 
     def call(method: Any, *arguments: Any, **keywords: Any) -> Any:
         nonlocal rest, failed
         if (start := time.monotonic()) < rest:
-            return
+            return None
         try:
             return method(*arguments, **keywords)
         except Exception as error:  # of any package

@@ -26,13 +26,11 @@ NO_HOLDERS = (nn.Module, type, Dataset, DataLoader, LightningDataModule, Trainer
 
 
 class Attributes:
-    """What of the attributes has changed since the start of a fit.
-
-    Looked at when it begins, before anything has changed, and when a checkpoint is written; nothing is done at a step.
-    """
+    """What of the attributes has changed since the start of a fit; looked at there and when a checkpoint is written."""
 
     def __init__(self) -> None:
         self.before: dict[tuple[str, str], Any] = {}
+        self.groups: list[tuple[Any, Any]] = []  # of optimizers, with the rates that a checkpoint held
         self.to_restore: dict[str, dict[str, Any]] | None = {}  # what a checkpoint held; None: it is put back
 
     def begin(self, trainer: Trainer, task: LightningModule) -> None:
@@ -44,6 +42,8 @@ class Attributes:
         if self.to_restore is None:
             return
         to_restore, self.to_restore, places = self.to_restore, None, dict(holders(trainer, task))
+        for group, values in self.groups:
+            group.update(values)
         for place in to_restore.keys() & places.keys():
             for name, value in to_restore[place].items():
                 setattr(places[place], name, decode(value, task.device))

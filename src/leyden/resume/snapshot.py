@@ -45,6 +45,8 @@ def lengths(trainer: Trainer, directory: Path) -> dict[str, int]:
 
 def restore(trainer: Trainer, task: LightningModule, entry: dict[str, Any], attributes: Attributes) -> None:
     """Go on with the values of an entry `leyden` of a checkpoint; a rank that was not there then has none."""
+    groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
+    attributes.groups = [(group, {name: group[name] for name in group if name != "params"}) for group in groups]
     trainer.callback_metrics.update({name: torch.tensor(value) for name, value in entry["metrics"].items()})
     if trainer.global_rank >= len(entry["running"]):
         return
@@ -89,13 +91,9 @@ def set_counters(loops: dict[str, Any]) -> None:
 
 def fixed(trainer: Trainer, datamodule: Any) -> dict[str, Any]:
     """What a run must not change while it goes on."""
-    size = getattr(datamodule, "batch_size", None)
-    return {
-        "world_size": trainer.world_size,
-        "accumulate_grad_batches": trainer.accumulate_grad_batches,
-        "batch_size": size if isinstance(size, int) else None,
-        "data_fingerprint": getattr(datamodule, "fingerprint", None),
-    }
+    size, fingerprint = (getattr(datamodule, name, None) for name in ("batch_size", "fingerprint"))
+    fixed = {"world_size": trainer.world_size, "accumulate_grad_batches": trainer.accumulate_grad_batches}
+    return fixed | {"batch_size": size if isinstance(size, int) else None, "data_fingerprint": fingerprint}
 
 
 def compare(now: dict[str, Any], then: dict[str, Any], exact: bool) -> list[str]:

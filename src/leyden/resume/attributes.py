@@ -30,7 +30,6 @@ class Attributes:
 
     def __init__(self) -> None:
         self.before: dict[tuple[str, str], Any] = {}
-        self.groups: list[tuple[Any, Any]] = []  # of optimizers, with the rates that a checkpoint held
         self.to_restore: dict[str, dict[str, Any]] | None = {}  # what a checkpoint held; None: it is put back
 
     def begin(self, trainer: Trainer, task: LightningModule) -> None:
@@ -42,8 +41,6 @@ class Attributes:
         if self.to_restore is None:
             return
         to_restore, self.to_restore, places = self.to_restore, None, dict(holders(trainer, task))
-        for group, values in self.groups:
-            group.update(values)
         for place in to_restore.keys() & places.keys():
             for name, value in to_restore[place].items():
                 setattr(places[place], name, decode(value, task.device))

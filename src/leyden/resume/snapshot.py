@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from lightning import LightningModule, Trainer
+from lightning.pytorch.callbacks import StochasticWeightAveraging
 from torch import Tensor
 from torch.utils._pytree import tree_map
 from torchmetrics import Metric
@@ -24,7 +25,11 @@ def capture(trainer: Trainer, task: LightningModule, attributes: Attributes, dir
     changed, lost = attributes.changed(trainer, task)
     metrics = [(name, part) for name, part in task.named_modules() if isinstance(part, Metric) and part.update_called]
     states = {name: part.metric_state for name, part in metrics}
-    mine = on_device({"logged": running_values(trainer), "metrics": states}, "cpu")
+    parameters = [] if task.automatic_optimization else task.named_parameters()
+    gradients = {name: part.grad for name, part in parameters if part.grad is not None}  # a task may still add to them
+    mine = on_device({"logged": running_values(trainer), "metrics": states, "gradients": gradients}, "cpu")
+    if any(isinstance(callback, StochasticWeightAveraging) for callback in trainer.callbacks):
+        lost.append("StochasticWeightAveraging makes its schedule anew when a run goes on; callbacks=[ema] does not")
     ranks = gather(trainer, (mine | {"attributes": changed}, lost + compiled.limits))
     callbacks = {callback.state_key: callback.state_dict() for callback in trainer.callbacks}
     return {
@@ -45,8 +50,6 @@ def lengths(trainer: Trainer, directory: Path) -> dict[str, int]:
 
 def restore(trainer: Trainer, task: LightningModule, entry: dict[str, Any], attributes: Attributes) -> None:
     """Go on with the values of an entry `leyden` of a checkpoint; a rank that was not there then has none."""
-    groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
-    attributes.groups = [(group, {name: group[name] for name in group if name != "params"}) for group in groups]
     trainer.callback_metrics.update({name: torch.tensor(value) for name, value in entry["metrics"].items()})
     if trainer.global_rank >= len(entry["running"]):
         return
@@ -55,6 +58,8 @@ def restore(trainer: Trainer, task: LightningModule, entry: dict[str, Any], attr
     mine = on_device(running, task.device)
     for name, state in mine["metrics"].items():
         vars(task.get_submodule(name)).update(state | {"_update_count": 1})
+    for name, gradient in mine.get("gradients", {}).items():
+        task.get_parameter(name).grad = gradient
     restore_running_values(trainer, task, mine["logged"])
 
 

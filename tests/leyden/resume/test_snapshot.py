@@ -280,7 +280,7 @@ def test_attributes_of_the_users_own_go_on(broken, configure, monkeypatch):
 
 
 class Manual(Plain):
-    """Two optimizers that step in turn, and a schedule of its own."""
+    """Two optimizers that step in turn, while gradients of the other add up, and a schedule of its own."""
 
     def __init__(self, model):
         super().__init__(model)
@@ -302,7 +302,6 @@ class Manual(Plain):
 
 
 CALLBACKS = {
-    "StochasticWeightAveraging": {"swa_lrs": 0.01, "swa_epoch_start": 1},
     "EMAWeightAveraging": {"decay": 0.9},
     "GradientAccumulationScheduler": {"scheduling": {0: 1, 1: 4}},
 }
@@ -343,6 +342,19 @@ class Streams(Plain):
     def training_step(self, batch, batch_idx):
         self.stream = iter([])
         return super().training_step(batch, batch_idx)
+
+
+def test_an_average_of_lightning_that_does_not_go_on_is_named(configure):
+    from train import train
+
+    cfg = configure(*SMALL, "trainer.max_epochs=1")
+    with open_dict(cfg):
+        swa = {"_target_": "lightning.pytorch.callbacks.StochasticWeightAveraging", "swa_lrs": 0.01}
+        cfg.callbacks = {"swa": swa}
+    cfg.task, cfg.trusted = {"_target_": f"{__name__}.Plain", "model": "${model}"}, [__name__]
+    cfg.objective = "val/loss"
+    train(cfg)
+    assert "StochasticWeightAveraging" in Run(Path(cfg.run_dir)).record["not_exact"]
 
 
 def test_what_cannot_go_on_is_named(configure, monkeypatch):

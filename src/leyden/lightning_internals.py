@@ -65,7 +65,7 @@ def step_values(trainer: Trainer) -> dict[str, float]:
 
 
 def epoch_values(trainer: Trainer) -> dict[str, float]:
-    """What the task has logged for the epoch of training, or the validation, that ends here; of all its loaders."""
+    """What the task has logged for the epoch of training, or the validation of all loaders, that ends here."""
     results: Any = trainer._results
     items = [item for item in results.values() if item.meta.on_epoch and not item.has_reset]
     names = {results._forked_name(item, on_step=False)[0] for item in items}
@@ -90,7 +90,7 @@ def restore_running_values(trainer: Trainer, task: LightningModule, values: dict
 
 
 def share_of(item: _ResultMetric, samples: int) -> tuple[float, float, str]:
-    """Of this rank: a value (times its weight, where it is a mean), its weight, and how it is joined with others."""
+    """Of this rank: a value (a mean times its weight), its weight, and how it is joined with others."""
     value, reduction = float(item.value), item.meta.reduce_fx.__name__
     if not item.meta.on_epoch:  # the value of the last step, which `sync_dist` has joined already
         return value, float(item._forward_cache is not None), "mean" if item.meta.sync.should else reduction

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from lightning.fabric.utilities.data import _replace_dunder_methods
+from lightning.pytorch.callbacks import Callback, LambdaCallback
 from lightning.pytorch.trainer.states import RunningStage
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, WeightedRandomSampler
 
@@ -12,6 +13,8 @@ from leyden import UserError
 from leyden.lightning_internals import RankLoader, joint
 from leyden.resume import exact
 from leyden.resume.exact import Share
+from leyden.run import build
+from leyden.tasks.supervised import Supervised
 
 DATA = range(101)
 
@@ -137,3 +140,26 @@ def test_a_joint_value_is_that_of_all_samples():
     assert joint([(6.0, 1.0, "mean"), (0.0, 0.0, "mean")]) == 6  # another rank has logged nothing
     assert [joint([(2.0, 1.0, name), (3.0, 1.0, name)]) for name in ("sum", "max", "min")] == [5, 3, 2]
     assert joint([(float("nan"), 1.0, "max"), (3.0, 1.0, "max")]) != 3
+
+
+class Watch(Callback):
+    """Notes the hooks that it has."""
+
+    def __init__(self):
+        self.seen = set()
+
+    def on_after_backward(self, trainer, task):
+        self.seen.add("backward")
+
+    def on_test_batch_end(self, trainer, task, outputs, batch, batch_idx, dataloader_idx=0):
+        self.seen.add("test")
+
+
+def test_only_hooks_that_somebody_has_written_are_called(train, monkeypatch):
+    watch, watchers = Watch(), build.watchers
+    given = LambdaCallback(on_before_zero_grad=lambda *_: watch.seen.add("lambda"))
+    monkeypatch.setattr(build, "watchers", lambda cfg: [*(made := watchers(cfg))[:-1], watch, given, made[-1]])
+    monkeypatch.setattr(Supervised, "on_before_zero_grad", lambda self, optimizer: watch.seen.add("task"), False)
+    train("trainer.max_epochs=1")
+    assert watch.seen == {"backward", "test", "lambda", "task"}
+    assert watch.on_train_batch_end is None and callable(watch.on_after_backward)

@@ -26,10 +26,7 @@ NO_HOLDERS = (nn.Module, type, Dataset, DataLoader, LightningDataModule, Trainer
 
 
 class Attributes:
-    """What of the attributes has changed since the start of a fit.
-
-    Looked at when it begins, before anything has changed, and when a checkpoint is written; nothing is done at a step.
-    """
+    """What of the attributes has changed since the start of a fit; looked at there and when a checkpoint is written."""
 
     def __init__(self) -> None:
         self.before: dict[tuple[str, str], Any] = {}

@@ -21,7 +21,7 @@ from leyden.resume.stopping import SIGNALS
 
 MASK = 2**64 - 1
 POOL = 50  # batches of a shuffled pool that is sorted by length
-LOADERS = ("train_dataloader", "val_dataloader", "test_dataloader", "predict_dataloader")
+HOOKS = ["setup", "prepare_data", *(f"{split}_dataloader" for split in ("train", "val", "test", "predict"))]
 
 
 def mix(*counters: int) -> int:
@@ -42,7 +42,7 @@ def generator(*counters: int) -> torch.Generator:
 def reseed(*counters: int) -> None:
     """Let all that draws from now on, with torch, numpy or random, draw from the counters."""
     seed = mix(*counters)
-    torch.default_generator.manual_seed(seed)  # torch.manual_seed takes 100 us more to ask for devices
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed asks for devices, 100 us
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed(seed)
     elif torch.backends.mps.is_built():
@@ -123,9 +123,8 @@ class Share(DistributedSampler):
     def __iter__(self) -> Iterator[Any]:
         with isolated(self.seed, self.epoch):
             order = list(self.order)
-        if self.equal:
-            order = [order[i % len(order)] for i in range(len(self) * self.world)]
-        return iter(order[self.rank :: self.world])
+        length = len(self) * self.world if self.equal else len(order)
+        return (order[i % len(order)] for i in range(self.rank, length, self.world))
 
     def even(self, batch_size: int) -> int:
         """The largest size up to this one that gives all ranks as many batches: a user's step may wait for them all."""
@@ -155,16 +154,15 @@ def seed_hooks(datamodule: Any, begin: Callable[[int], None], seed: int = 0) -> 
         @wraps(method)
         def hook(*arguments: Any, **keywords: Any) -> Any:
             trainer = getattr(datamodule, "trainer", None)
-            every = trainer.reload_dataloaders_every_n_epochs if trainer else 0
-            epoch = trainer.current_epoch // every * every if every and name == "train_dataloader" else 0
+            every = trainer.reload_dataloaders_every_n_epochs if trainer and name == "train_dataloader" else 0
+            epoch = trainer.current_epoch // every * every if every else 0
             with isolated(seed, epoch):  # loaders that are made anew may draw other samples
                 return tree_map(quiet, method(*arguments, **keywords))
 
         return hook
 
-    for name in (*LOADERS, "setup", "prepare_data"):
-        if hasattr(datamodule, name):
-            setattr(datamodule, name, seeded_hook(name))
+    for name in filter(partial(hasattr, datamodule), HOOKS):
+        setattr(datamodule, name, seeded_hook(name))
     return datamodule
 
 

@@ -46,13 +46,12 @@ class Keeper(Callback):
         self.monitor, self.mode, self.objective = monitor, mode, objective or monitor
         self.every_n_steps, self.seed, self.exact = every_n_steps, seed, exact
         self.best: dict[str, Any] = {}  # monitor, value, epoch, step, objective, checkpoint
-        self.step, self.saved, self.over = 0, -1, False  # optimizer steps: done, in last.ckpt; nothing is left to do
-        self.aligned, self.due = True, False  # the last batch ended in an optimizer step; save by every_n_steps
+        self.step, self.saved, self.over = 0, -1, False  # steps done; those in last.ckpt; nothing is left to do
+        self.aligned, self.due = True, False  # the last batch ended in a step; save by every_n_steps
         self.snapshot: dict[str, Any] = {}  # what later hooks will change, as it was after the step
         self.restored: dict[str, Any] = {}  # the entry `leyden` of the checkpoint that the run goes on from
         self.fixed: dict[str, Any] = {}  # what the run must not change while it goes on
         self.inexact: list[str] = []  # why the numbers will not be those of an unbroken run
-        self.groups: list[Any] = []  # of the optimizers, with the rates of the checkpoint that the run goes on from
         self.before: set[str] = set()  # names of what was logged before a validation
         self.stop, self.guard, self.attributes = Stop(), Guard(judge), Attributes()
 
@@ -90,7 +89,7 @@ class Keeper(Callback):
             self.consider(trainer)
 
     def consider(self, trainer: Trainer) -> None:
-        """Save the weights when the monitored value is the best so far; of equal values the later one is, NaN never."""
+        """Save the weights when the monitored value is the best so far; of equal values the later one, NaN never."""
         values = logged(trainer)  # the same on all ranks, which save together
         self.guard.consider_pruning(trainer, values.get(self.objective))
         value = values.get(self.monitor, math.nan)
@@ -107,16 +106,13 @@ class Keeper(Callback):
     def on_train_batch_end(self, trainer: Trainer, task: LightningModule, *_: Any) -> None:
         before, self.step, every = self.step, trainer.global_step, self.every_n_steps
         self.aligned = self.step != before
-        self.due |= bool(every and self.step // every > before // every)  # several optimizers may step in a batch
+        self.due |= bool(every and self.step // every > before // every)  # a batch may have several
         if self.step // trainer.log_every_n_steps > before // trainer.log_every_n_steps:
             self.guard.check(trainer, self.step)
         self.reseed(trainer)  # for the loading of the next batch, too
 
     def on_train_batch_start(self, trainer: Trainer, task: LightningModule, batch: Any, batch_idx: int) -> None:
         self.attributes.restore(trainer, task)
-        for group, values in self.groups if batch_idx else []:  # else a hook may set them for the epoch that begins
-            group.update(values)
-        self.groups = []
         if batch_idx == 0:
             self.reseed(trainer)
         elif self.aligned and (self.stop.agreed(trainer) or self.due):
@@ -194,17 +190,15 @@ class Keeper(Callback):
     def on_train_start(self, trainer: Trainer, task: LightningModule) -> None:
         if trainer.val_dataloaders is not None and not any(trainer.num_val_batches):
             trainer.limit_val_batches = 0  # else Lightning counts an empty validation as one that is due
-        watchers: list[Any] = [each for each in (*trainer.callbacks, *trainer.lr_scheduler_configs) if each is not self]
-        watched = [str(getattr(each, "monitor", None)) for each in watchers if getattr(each, "strict", True)]
-        if not trainer.enable_validation and (lost := [name for name in watched if name.startswith("val/")]):
-            raise UserError(f"There is no validation, but a callback or the scheduler watches {lost[0]}.")
+        for each in [] if trainer.enable_validation else (*trainer.callbacks, *trainer.lr_scheduler_configs):
+            name = str(getattr(each, "monitor", None))
+            if each is not self and getattr(each, "strict", True) and name.startswith("val/"):
+                raise UserError(f"There is no validation, but a callback or the scheduler watches {name}.")
         self.step, self.saved = trainer.global_step, -1
         self.stop.listen()
         if self.restored:
             self.inexact += snapshot.stretched(trainer, task, self.restored)
             snapshot.restore(trainer, task, self.restored, self.attributes)
-            groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
-            self.groups = [(group, {n: v for n, v in group.items() if n != "params"}) for group in groups]
         exact.fast_forward(trainer, self.seed)
         self.reseed(trainer)
 
@@ -212,11 +206,11 @@ class Keeper(Callback):
         exact.reseed(self.seed, ~trainer.current_epoch)  # for a sampler of torch, which draws the epoch's order
 
     def reseed(self, trainer: Trainer) -> None:
-        """Draw all that comes until the end of the next batch from (seed, rank, number of the batch)."""
+        """Draw all until the end of the next batch from (seed, rank, number of the batch)."""
         exact.reseed(self.seed, trainer.global_rank, trainer.fit_loop.epoch_loop.batch_progress.total.processed)
 
     def on_before_optimizer_step(self, trainer: Trainer, task: LightningModule, optimizer: Optimizer) -> None:
-        """Let the last step of an epoch be the mean of its batches, where Lightning has divided by more of them."""
+        """Let the last step of an epoch be the mean of its batches; Lightning has divided by a whole window."""
         whole = trainer.accumulate_grad_batches
         batches = (trainer.fit_loop.epoch_loop.batch_idx + 1) % whole
         if batches and task.automatic_optimization:

@@ -87,7 +87,7 @@ class Clock:
 
 
 def samples_in(trainer: Trainer, batches: int) -> int | None:
-    """Samples of so many batches of all ranks, or of an epoch if it has fewer; None where its loader does not say."""
+    """Samples of so many batches of all ranks, or of a shorter epoch; None where its loader does not say."""
     loader: Any = trainer.train_dataloader
     size = getattr(loader, "batch_size", None) or getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
     if not isinstance(size, int):
@@ -181,7 +181,7 @@ class Records(Checkpoint):
             log.warning("%.0f%% of the time of training is waiting for data; %s.", 100 * share, keys)
 
     def write(self, trainer: Trainer, values: dict[str, float], times: dict[str, float], when: str = "") -> None:
-        """A row, a line, and metrics.json: of an epoch, or of a validation inside it, `when`."""
+        """A row, a line, and metrics.json: of an epoch, or of a validation inside it."""
         if self.table is None:
             return
         epoch, last = trainer.current_epoch, trainer.max_epochs or -1

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from lightning import LightningModule, Trainer
+from lightning.pytorch.callbacks import StochasticWeightAveraging
 from torch import Tensor
 from torch.utils._pytree import tree_map
 from torchmetrics import Metric
@@ -24,7 +25,11 @@ def capture(trainer: Trainer, task: LightningModule, attributes: Attributes, dir
     changed, lost = attributes.changed(trainer, task)
     metrics = [(name, part) for name, part in task.named_modules() if isinstance(part, Metric) and part.update_called]
     states = {name: part.metric_state for name, part in metrics}
-    mine = on_device({"logged": running_values(trainer), "metrics": states}, "cpu")
+    parameters = [] if task.automatic_optimization else task.named_parameters()
+    gradients = {name: part.grad for name, part in parameters if part.grad is not None}  # a task may still add to them
+    mine = on_device({"logged": running_values(trainer), "metrics": states, "gradients": gradients}, "cpu")
+    if any(isinstance(callback, StochasticWeightAveraging) for callback in trainer.callbacks):
+        lost.append("StochasticWeightAveraging makes its schedule anew when a run goes on; callbacks=[ema] does not")
     ranks = gather(trainer, (mine | {"attributes": changed}, lost + compiled.limits))
     callbacks = {callback.state_key: callback.state_dict() for callback in trainer.callbacks}
     return {
@@ -52,6 +57,8 @@ def restore(trainer: Trainer, task: LightningModule, entry: dict[str, Any], attr
     attributes.to_restore = running.pop("attributes")
     mine = on_device(running, task.device)
     attributes.metrics = mine["metrics"]
+    for name, gradient in mine.get("gradients", {}).items():
+        task.get_parameter(name).grad = gradient
     restore_running_values(trainer, task, mine["logged"])
 
 
@@ -88,13 +95,9 @@ def set_counters(loops: dict[str, Any]) -> None:
 
 def fixed(trainer: Trainer, datamodule: Any) -> dict[str, Any]:
     """What a run must not change while it goes on."""
-    size = getattr(datamodule, "batch_size", None)
-    return {
-        "world_size": trainer.world_size,
-        "accumulate_grad_batches": trainer.accumulate_grad_batches,
-        "batch_size": size if isinstance(size, int) else None,
-        "data_fingerprint": getattr(datamodule, "fingerprint", None),
-    }
+    size, fingerprint = (getattr(datamodule, name, None) for name in ("batch_size", "fingerprint"))
+    fixed = {"world_size": trainer.world_size, "accumulate_grad_batches": trainer.accumulate_grad_batches}
+    return fixed | {"batch_size": size if isinstance(size, int) else None, "data_fingerprint": fingerprint}
 
 
 def compare(now: dict[str, Any], then: dict[str, Any], exact: bool) -> list[str]:

@@ -109,12 +109,9 @@ class Supervised(LightningModule):
 
     def add(self, split: str, loss: Tensor, outputs: Tensor, y: Tensor) -> None:
         """Sum up on the device: to read a number at each step would make the host wait for it."""
-        parts = [loss.detach().float() * len(y), *(self.count(outputs.detach(), y) if self.names[split] else [])]
-        if split not in self.sums:
-            self.sums[split] = [*map(torch.zeros_like, parts), 0]
-        for total, part in zip(self.sums[split], parts, strict=False):
-            total.add_(part)
-        self.sums[split][-1] += len(y)
+        counts = self.count(outputs.detach(), y) if self.names[split] else []
+        parts = [loss.detach().float() * len(y), *counts, len(y)]
+        self.sums[split] = [old + new for old, new in zip(self.sums.get(split, [0] * len(parts)), parts, strict=True)]
 
     def count(self, outputs: Tensor, y: Tensor) -> list[Tensor]:
         """Sums over the batch for each name in `counted`."""
@@ -131,7 +128,7 @@ class Supervised(LightningModule):
         return outputs
 
     def update_metrics(self, split: str) -> None:
-        """Of the batches since the last time at once, as torchmetrics takes as long for one."""
+        """Of several batches at once: torchmetrics takes as long for one."""
         outputs, y = zip(*self.kept, strict=True)
         getattr(self, f"{split}_metrics").update(torch.cat(outputs), torch.cat(y))
         self.kept = []

@@ -9,7 +9,7 @@ import pytest
 import torch
 from lightning import LightningModule
 from lightning.pytorch.callbacks import Callback
-from omegaconf import OmegaConf
+from omegaconf import OmegaConf, open_dict
 from torchmetrics import MaxMetric, MeanMetric
 from torchmetrics.classification import MulticlassAccuracy
 
@@ -279,10 +279,82 @@ def test_attributes_of_the_users_own_go_on(broken, configure, monkeypatch):
     assert Run(run).metrics["train"]["train/own_mean"] > 0
 
 
+class Manual(Plain):
+    """Two optimizers that step in turn, while gradients of the other add up, and a schedule of its own."""
+
+    def __init__(self, model):
+        super().__init__(model)
+        self.automatic_optimization, self.scale = False, torch.nn.Parameter(torch.ones(()))
+
+    def training_step(self, batch, batch_idx):
+        first, second = self.optimizers()
+        loss = torch.nn.functional.cross_entropy(self.model(batch[0]), batch[1]) * self.scale
+        self.manual_backward(loss)
+        optimizer = second if batch_idx % 2 else first
+        optimizer.step(), optimizer.zero_grad()
+        self.lr_schedulers().step()
+        self.log("train/loss", loss, on_step=False, on_epoch=True)
+
+    def configure_optimizers(self):
+        second = torch.optim.SGD([self.scale], 0.1, momentum=0.9)
+        first = torch.optim.Adam(self.model.parameters(), 0.01)
+        return [first, second], [torch.optim.lr_scheduler.StepLR(second, 2, 0.5)]
+
+
+CALLBACKS = {
+    "EMAWeightAveraging": {"decay": 0.9},
+    "GradientAccumulationScheduler": {"scheduling": {0: 1, 1: 4}},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*CALLBACKS, "Manual"])
+def test_what_lightning_has_of_its_own_goes_on(broken, configure, name):
+    def change(cfg):
+        task = "Manual" if name == "Manual" else "Plain"
+        cfg.task, cfg.trusted = {"_target_": f"{__name__}.{task}", "model": "${model}"}, [__name__]
+        cfg.objective = "val/loss"
+        if name in CALLBACKS:
+            with open_dict(cfg):
+                cfg.callbacks = {"it": {"_target_": f"lightning.pytorch.callbacks.{name}", **CALLBACKS[name]}}
+
+    keys = [*SMALL, "trainer.max_epochs=3", "checkpoint.every_n_steps=2"]
+    come_to_the_same(broken, configure, keys, [("on_train_batch_end", 9), ("on_train_epoch_end", 2)], change)
+
+
+@pytest.mark.slow
+def test_a_plateau_does_not_step_twice_when_max_steps_are_raised(configure):
+    """The run ends with a validation, which the longer one does again."""
+    from train import train
+
+    keys = [*SMALL, "scheduler=plateau", "scheduler.patience=0", "trainer.max_epochs=4", "optimizer.lr=0.3"]
+    whole, short = (configure(*keys, f"trainer.max_steps={n}", folder=str(n)) for n in (24, 12))
+    train(whole), train(short)
+    again = OmegaConf.load(Path(short.run_dir) / "config.yaml")
+    again.run_dir = again.resume = short.run_dir
+    again.trainer.max_steps = 24
+    train(again)
+    found, expected = (stress_resume.results(Path(cfg.run_dir)) for cfg in (short, whole))
+    assert found["metrics"] == expected["metrics"] and found["rows"] == expected["rows"]
+
+
 class Streams(Plain):
     def training_step(self, batch, batch_idx):
         self.stream = iter([])
         return super().training_step(batch, batch_idx)
+
+
+def test_an_average_of_lightning_that_does_not_go_on_is_named(configure):
+    from train import train
+
+    cfg = configure(*SMALL, "trainer.max_epochs=1")
+    with open_dict(cfg):
+        swa = {"_target_": "lightning.pytorch.callbacks.StochasticWeightAveraging", "swa_lrs": 0.01}
+        cfg.callbacks = {"swa": swa}
+    cfg.task, cfg.trusted = {"_target_": f"{__name__}.Plain", "model": "${model}"}, [__name__]
+    cfg.objective = "val/loss"
+    train(cfg)
+    assert "StochasticWeightAveraging" in Run(Path(cfg.run_dir)).record["not_exact"]
 
 
 def test_what_cannot_go_on_is_named(configure, monkeypatch):

@@ -13,7 +13,7 @@ from lab.tasks.regression import Regression
 from leyden import UserError
 from leyden.run import configs
 from leyden.run.run import Run
-from leyden.tasks import configure_optimizers
+from leyden.tasks import configure_optimizers, supervised
 from leyden.tasks.optimizers import Frozen, decayed
 from leyden.tasks.preprocess import Standardize
 
@@ -82,6 +82,23 @@ def test_epoch_means_weigh_samples(train):
         logits = task(samples.x.float() / 255)
     assert metrics["val"]["val/loss"] == pytest.approx(nn.functional.cross_entropy(logits, samples.y).item(), rel=1e-5)
     assert metrics["val"]["val/acc"] == pytest.approx((logits.argmax(1) == samples.y).double().mean().item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("widths", [[3, 3, 3, 3], [3, 5, 5, 3]])
+def test_metrics_of_several_batches_at_once_are_those_of_each(widths, monkeypatch):
+    """Also where the outputs of batches have other shapes, as those of each pixel of pictures do."""
+    task = classification(nn.Identity())
+    monkeypatch.setattr(supervised, "AT_ONCE", 80)  # outputs: of about three batches
+    expected = task.val_metrics.clone()
+    for width in widths:
+        outputs, y = torch.randn(4, 3, width), torch.randint(3, (4, width))
+        monkeypatch.setattr(task, "step", lambda batch: (torch.ones(()), *batch))
+        task.evaluate((outputs, y), "val")
+        expected.update(outputs, y)
+    if task.kept:
+        task.update_metrics("val")
+    assert task.val_metrics.compute() == expected.compute() and task.kept == []
+    assert float(task.sums["val"][0]) == task.sums["val"][-1] == 16
 
 
 def test_l1_is_that_of_the_decayed_parameters():

@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from omegaconf import DictConfig, open_dict
 
@@ -75,11 +76,7 @@ def benchmark(cfg: DictConfig) -> float:
 
         # tell
         seconds = DataFrame(stopwatch.seconds[1:])  # of a step, a row for each round
-        data, compute = seconds["data alone"].median(), seconds["compute alone"].median()
-        parts = {"compute": compute, "loading": data - compute * bool(stopwatch.workers)}  # which work beside it
-        parts["Trainer"] = seconds["Trainer"].median() - parts["compute"] - max(0.0, parts["loading"])
-        where = max(parts, key=lambda name: parts[name])
-        advice = f"The bottleneck is {where}; change {KEYS[where]}."
+        advice = bottleneck(seconds.median(), stopwatch.workers)
         pairs = {"training": ("bare loop", "Trainer"), "validation": ("bare validation", VALIDATION)}
         ratios = {what: (seconds[a] / seconds[b]).median() for what, (a, b) in pairs.items() if a in seconds}
         found = {"ratio": ratios, "bottleneck": advice, "seconds_per_batch": seconds.to_dict("list")}
@@ -90,6 +87,15 @@ def benchmark(cfg: DictConfig) -> float:
         for what, ratio in ratios.items():
             log.info("Trainer/bare, %s: %.2f", what, ratio)
         return ratios["training"]
+
+
+def bottleneck(seconds: Any, workers: int) -> str:
+    """What takes most of a Trainer's step, and the keys to change."""
+    parts = {"compute": seconds["compute alone"]}
+    parts["loading"] = max(0.0, seconds["data alone"] - bool(workers) * parts["compute"])  # workers load meanwhile
+    parts["Trainer"] = seconds["Trainer"] - sum(parts.values())
+    where = max(parts, key=lambda name: parts[name])
+    return f"The bottleneck is {where}; change {KEYS[where]}."
 
 
 def operator(cfg: DictConfig) -> float:

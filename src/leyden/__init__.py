@@ -82,7 +82,8 @@ class LeanMetrics(MetaPathFinder):
     def exec_module(self, module: ModuleType) -> None:
         """Load it where neither seems to be installed, then let it find them."""
         hidden, find = {"scipy", "matplotlib"} - sys.modules.keys(), metadata.Distribution.from_name
-        sys.modules.update(dict.fromkeys(hidden))  # None: it cannot be imported
+        modules: Any = sys.modules
+        modules.update(dict.fromkeys(hidden))  # None: it cannot be imported
         metadata.Distribution.from_name = lambda name: find(f"no {name}" if name in hidden else name)
         try:
             self.load(module)

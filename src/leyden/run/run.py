@@ -137,7 +137,7 @@ class Run:
 def status_of(record: dict[str, Any]) -> Status:
     """The status that a run.json says, but killed where nobody runs what it says is running."""
     try:
-        status = Status(record.get("status"))
+        status = Status(str(record.get("status")))
     except ValueError:
         return Status.UNKNOWN
     return Status.KILLED if status == Status.RUNNING and not alive(record) else status

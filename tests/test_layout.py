@@ -12,6 +12,8 @@ from collections import Counter
 import pytest
 
 from leyden.run import paths
+from test_conf import OPTIONS
+from test_pairs import DOWNLOADED, TRAINED
 
 ROOT = paths.PROJECT
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
@@ -170,6 +172,11 @@ def test_no_yaml_is_long_and_its_plain_keys_have_comments():
     lines = (ROOT / "conf" / "train.yaml").read_text().splitlines()
     keys = [line for line in lines[lines.index("") :] if line and not line.startswith("checkpoint:")]
     assert all("#" in line for line in keys)
+
+
+def test_each_model_and_data_set_is_in_a_pair_that_is_tried():
+    assert {model for models in TRAINED.values() for model in models} >= set(OPTIONS["model"])
+    assert {*TRAINED, *DOWNLOADED} >= set(OPTIONS["data"])
 
 
 def test_nobody_is_called_utils():

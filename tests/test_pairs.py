@@ -56,11 +56,6 @@ def files(tmp_path_factory):
     }
 
 
-def test_the_lists_are_complete():
-    assert {model for models in TRAINED.values() for model in models} >= set(OPTIONS["model"])
-    assert {*TRAINED, *DOWNLOADED} >= set(OPTIONS["data"])
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("data", "model"), PAIRS)
 def test_a_pair_trains(configure, files, data, model):

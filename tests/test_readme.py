@@ -84,7 +84,7 @@ json.dump(done, open("done.json", "w"))
     assert len(done) > 20
     assert {line: said for line, (status, said) in done.items() if status} == {}
     assert json.loads((clone / "logs/train/labels/metrics.json").read_text())["test"]["test/auroc_macro"] > 0.9
-    assert (clone / "labels.csv").read_text().splitlines()[0] == "name,label_0,label_1,label_2,label_3"
+    assert (clone / "labels.csv").read_text().splitlines()[0] == "name,label_0,label_1,label_2,label_3,error"
 
 
 def test_the_lock_has_what_is_needed_with_hashes_and_no_addresses():

@@ -12,8 +12,6 @@ def test_the_table_is_in_a_file_that_the_log_names(train, profiler, word):
     run = train(f"profiler={profiler}", "trainer.max_epochs=1", "data.num_samples=400")
     table, log = (run / "fit-profile.txt").read_text(), (run / "train.log").read_text()
     assert word in table and "profile: fit-profile.txt" in log
-    head = [line for line in table.splitlines() if line.strip()][:15]
-    assert all(line.rstrip() in log for line in head)
     if profiler == "pytorch":
         traces = [json.loads(path.read_text()) for path in run.glob("fit-profile*.pt.trace.json")]
         events = [event for trace in traces for event in trace["traceEvents"]]

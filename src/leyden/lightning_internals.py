@@ -222,8 +222,8 @@ def time_fetches(trainer: Trainer, add: Callable[[float], None]) -> None:
     """Add up the seconds in which a batch of training is taken out of its loader."""
     loop: Any = trainer.fit_loop.epoch_loop
     before, after = loop._on_before_fetch, loop._on_after_fetch  # for the profiler
-    loop._on_before_fetch = lambda: (before(), add(-time.perf_counter()))
-    loop._on_after_fetch = lambda: (add(time.perf_counter()), after())
+    loop._on_before_fetch = lambda: (before(), add(-time.perf_counter()))  # type: ignore[func-returns-value]
+    loop._on_after_fetch = lambda: (add(time.perf_counter()), after())  # type: ignore[func-returns-value]
 
 
 def join_ranks(trainer: Trainer, share: Callable[..., Any]) -> None:

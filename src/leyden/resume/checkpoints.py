@@ -131,7 +131,7 @@ def leave_out_objects(checkpoint: dict[str, Any]) -> list[str]:
     left_out: list[str] = []
     for key in HYPER_PARAMETERS.keys() & checkpoint.keys():
         checkpoint.pop(HYPER_PARAMETERS[key], None)  # the class of the container
-        given = checkpoint[key]
+        given: Any = checkpoint[key]
         given = OmegaConf.to_container(given, resolve=True) if OmegaConf.is_config(given) else given
         given = {k: OmegaConf.to_container(v, resolve=True) if OmegaConf.is_config(v) else v for k, v in given.items()}
         left_out += [name for name, value in given.items() if not is_plain(value)]

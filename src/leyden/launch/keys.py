@@ -6,9 +6,10 @@ import re
 import sys
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hydra.core.override_parser.types import Override
+if TYPE_CHECKING:  # report.py reads command lines without Hydra
+    from hydra.core.override_parser.types import Override
 
 SPECIAL = {"_target_", "_partial_", "_recursive_", "_convert_", "_args_"}  # Hydra takes them at every constructor
 LISTS = ("callbacks", "logger")  # groups of which several options may be chosen, with names that are free
@@ -48,7 +49,7 @@ def flatten(node: Any, prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def mistake(override: Override, flat: dict[str, Any], groups: dict[str, list[str]]) -> str:
+def mistake(override: "Override", flat: dict[str, Any], groups: dict[str, list[str]]) -> str:
     """What is wrong with an override, or nothing; Hydra itself says it of its own keys."""
     text, key, value, deleted = str(override.input_line), override.key_or_group, override.value(), override.is_delete()
     if override.is_hydra_override():

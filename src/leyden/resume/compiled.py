@@ -31,11 +31,13 @@ def by_the_run_alone() -> Iterator[None]:
     limits.clear()
     listener, logger = Listener(), logging.getLogger("torch._dynamo.convert_frame")
     logger.addHandler(listener)
-    before = config.save_config()  # what a job sets is set back, too
+    before = config.get_config_copy()
     config.automatic_dynamic_shapes = config.automatic_dynamic_local_pgo = False
     try:
         with shapes.patch(use_duck_shape=False):
             yield
     finally:
-        config.load_config(before)
+        after = config.get_config_copy()
+        for name in [name for name in before if after[name] != before[name]]:  # what a job has set, too
+            setattr(config, name, before[name])
         logger.removeHandler(listener)

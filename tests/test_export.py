@@ -118,8 +118,8 @@ class Shifted(nn.Module):
 def test_a_graph_that_differs_is_not_written(trained, typed, tmp_path, monkeypatch):
     run, right = trained("cnn", *CNN), graph.Graph.__init__
 
-    def wrong(self, task: Supervised, transforms):
-        right(self, task, transforms)
+    def wrong(self, task: Supervised, size):
+        right(self, task, size)
         self.readout = Shifted()
 
     monkeypatch.setattr(graph.Graph, "__init__", wrong)

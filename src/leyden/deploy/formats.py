@@ -22,12 +22,16 @@ EXTRA = "leyden.json"  # the metadata in torch's files
 
 
 def write(form: str, graph: Any, example: tuple[Tensor, ...], metadata: Metadata, path: Path) -> None:
-    """Write a graph in one of ENDINGS, of the dimensions in the metadata; UserError if no exporter can follow it."""
-    extra = {EXTRA: json.dumps(vars(metadata))}
+    """Write a graph in one of ENDINGS, with the dimensions of the metadata; UserError if no exporter can follow it.
+
+    A GRU or LSTM in it may come to be a scan.
+    """
+    fields = vars(metadata)
+    extra: dict[str, Any] = {EXTRA: json.dumps(fields)}
     with quiet_exporter(form), torch.no_grad():
         if form == "state_dict":
             weights = graph.model.state_dict()
-            weights.metadata = vars(metadata)
+            weights.metadata = fields
             return torch.save(weights, path)
         if form == "torchscript":
             return torch.jit.save(torch.jit.trace(graph, example, check_trace=False), str(path), _extra_files=extra)
@@ -37,7 +41,7 @@ def write(form: str, graph: Any, example: tuple[Tensor, ...], metadata: Metadata
             return torch.export.save(program, path, extra_files=extra)
         names: dict[str, Any] = {"input_names": list(metadata.inputs), "output_names": list(metadata.outputs)}
         onnx: Any = torch.onnx.export(program, dynamic_shapes=shapes, external_data=False, verbose=False, **names)
-        onnx.model.metadata_props.update({name: json.dumps(value) for name, value in vars(metadata).items()})
+        onnx.model.metadata_props.update({name: json.dumps(value) for name, value in fields.items()})
         return onnx.save(str(path), external_data=False)
 
 
@@ -87,11 +91,12 @@ def load(form: str, path: Path, graph: nn.Module) -> Callable[..., Any]:
 
 
 def with_scans(module: nn.Module) -> nn.Module:
-    """A copy with `Scanned` in place of each GRU and LSTM; the module itself where it has none."""
-    names = [name for name, part in module.named_modules() if isinstance(part, nn.GRU | nn.LSTM)]
-    module = copy.deepcopy(module) if names else module
-    for name in names:
-        module.set_submodule(name, Scanned(module.get_submodule(name)))
+    """The module with `Scanned` in place of each GRU and LSTM; UserError where it cannot be one."""
+    for name, part in list(module.named_modules()):
+        if isinstance(part, nn.GRU | nn.LSTM):
+            if part.num_layers > 1 or part.bidirectional or not part.batch_first:
+                raise UserError("a GRU or LSTM must have one layer, one direction and batch_first; stack several")
+            module.set_submodule(name, Scanned(part))
     return module
 
 
@@ -103,27 +108,18 @@ class Scanned(nn.Module):
         self.rnn = rnn
 
     def forward(self, values: Tensor) -> tuple[Tensor, Any]:
-        """B x T x F -> B x T x directions * hidden, and the last state as torch gives it."""
-        rnn, ends = self.rnn, []
-        x = values.transpose(0, 1) if rnn.batch_first else values
-        for layer in range(rnn.num_layers):
-            outputs = []
-            for end in ("", "_reverse")[: 1 + rnn.bidirectional]:
-                state, out = self.layer(x.flip(0) if end else x, f"l{layer}{end}")
-                outputs.append(out.flip(0) if end else out)
-                ends.append(state)
-            x = torch.cat(outputs, -1)
-        states = [torch.stack(parts) for parts in zip(*ends, strict=True)]
-        return x.transpose(0, 1) if rnn.batch_first else x, tuple(states) if len(states) > 1 else states[0]
-
-    def layer(self, x: Tensor, name: str) -> tuple[tuple[Tensor, ...], Tensor]:
-        """One layer in one direction, T x B x F: its last state, and T x B x hidden."""
-        lstm = self.rnn.mode == "LSTM"
-        weights = [part for key, part in self.rnn.named_parameters() if key.endswith(f"_{name}")]
+        """B x T x F -> B x T x hidden, and the last state as torch gives it."""
+        rnn, weights = self.rnn, list(self.rnn.parameters())
 
         def step(state: tuple[Tensor, ...], x: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
-            state = torch.lstm_cell(x, state, *weights) if lstm else (torch.gru_cell(x, *state, *weights),)
+            if rnn.mode == "LSTM":
+                state = torch.lstm_cell(x, state, *weights)
+            else:
+                state = (torch.gru_cell(x, *state, *weights),)
             return state, state[0].clone()
 
-        zeros = x.new_zeros(x.shape[1], self.rnn.hidden_size)
-        return scan(step, (zeros, zeros.clone()) if lstm else (zeros,), x)
+        zeros = values.new_zeros(len(values), rnn.hidden_size)
+        start = (zeros, zeros.clone()) if rnn.mode == "LSTM" else (zeros,)
+        state, outputs = scan(step, start, values.transpose(0, 1))
+        last = tuple(part[None] for part in state)
+        return outputs.transpose(0, 1), last if rnn.mode == "LSTM" else last[0]

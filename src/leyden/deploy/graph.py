@@ -1,6 +1,6 @@
 """A task as one plain module, raw input in, probabilities or values out, and the metadata that says so."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from leyden import UserError
-from leyden.data.samples import to_float, transformed
+from leyden.data.samples import to_float
 from leyden.tasks.supervised import Supervised
 
 Dims = list[Any]  # the size of each dimension, or a name where any size is taken
@@ -25,7 +25,7 @@ class Metadata:
     outputs: dict[str, Dims]
     dtype: str = "float32"  # of the first input
     classes: list[str] | None = None
-    # the run's data; the graph resizes, encodes and normalises by itself
+    # of the run's data; the graph resizes, encodes and normalises by itself
     size: list[int] | None = None  # height and width that pictures are resized to
     background: str = "white"  # behind transparent pixels
     columns: list[dict[str, Any]] | None = None  # of a table: categories, or fill and the offset to subtract first
@@ -63,7 +63,7 @@ def metadata_of(cfg: DictConfig, meaning: str) -> Metadata:
         kind,
         inputs[kind],
         outputs={meaning: ["batch", facts["outputs"]]},
-        dtype=facts.get("dtype", "uint8" if kind == "image" else "float32"),
+        dtype=facts.get("dtype", "float32"),
         classes=facts.get("classes") if meaning == "probs" else None,
         target_std=facts.get("target_std") if meaning == "values" else None,
         size=[size, size] if isinstance(size, int) else size,
@@ -76,16 +76,16 @@ class Graph(nn.Module):
     """A task that learns y from x, without training: raw input -> B x outputs, probabilities or values.
 
     Raw input: pictures (B x C x H x W; uint8, or float as the data has it), rows (B x columns, NaN where a value is
-    missing), or sequences (B x T x F, padded) and their lengths (B). `transforms` are those of the run's loader.
+    missing), or sequences (B x T x F, padded) and their lengths (B). Pictures are resized to `size`, if it is given.
     """
 
-    def __init__(self, task: Supervised, transforms: Sequence[Callable[[Tensor], Tensor]] = ()):
+    def __init__(self, task: Supervised, size: Sequence[int] | None = None):
         super().__init__()
-        self.transforms = list(transforms)
+        self.size = size
         self.preprocess, self.model, self.readout = task.preprocess, task.model, task.readout()
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        x: Any = self.preprocess(inputs if len(inputs) > 1 else to_float(transformed(inputs[0], self.transforms)))
+        x: Any = self.preprocess(inputs if len(inputs) > 1 else to_float(resized(inputs[0], self.size)))
         dtype = next((p.dtype for p in self.model.parameters() if p.is_floating_point()), torch.float32)
         x = x.to(dtype) if isinstance(x, Tensor) else (x[0].to(dtype), *x[1:])
         return self.readout(self.model(x).float())
@@ -112,7 +112,9 @@ class OwnGraph(nn.Module):
         return tuple(self.named_outputs(*inputs).values())
 
 
-def resize_in_float(image: Tensor, size: Sequence[int]) -> Tensor:
-    """`leyden.data.decode.resized` for exporters, which know no uint8 there: rounded to whole levels."""
+def resized(image: Tensor, size: Sequence[int] | None) -> Tensor:
+    """As of `leyden.data.decode`, but for exporters, which know no uint8 there: rounded to whole levels."""
+    if size is None:
+        return image
     image = interpolate(image.float(), tuple(size), mode="bilinear", antialias=True)
     return image.round().clamp(0, 255).to(torch.uint8)

@@ -57,13 +57,10 @@ def table(outputs: list[Any]) -> tuple[DataFrame, dict[str, np.ndarray]]:
         raise UserError(f"`predict_step` must return the same names and shapes each time ({said(error)}).") from error
     count = len(next(iter(whole.values())))
     columns: dict[str, Any] = {"name": list(map(str, range(count)))}
-    for name, array in whole.items():
-        if array.size == count:  # floats with the digits that their type has
-            values = array.reshape(count)
-            columns[name] = values.astype(str).astype(float) if array.dtype.kind == "f" else values
-    errors = columns.pop("error", None)
-    rows = DataFrame(columns | {"error": errors})
-    return rows, {name: array for name, array in whole.items() if array.size != count}
+    for name in [name for name, array in whole.items() if array.size == count]:
+        values = whole.pop(name).reshape(count)  # floats with the digits that their type has
+        columns[name] = values.astype(str).astype(float) if values.dtype.kind == "f" else values
+    return DataFrame(columns | {"error": columns.pop("error", None)}), whole
 
 
 def as_array(values: Any) -> np.ndarray:
@@ -76,7 +73,7 @@ def as_array(values: Any) -> np.ndarray:
 def save(outputs: list[Any], path: Path | None, beside: Path | None, overwrite: bool) -> DataFrame:
     """Write what predict_steps returned to the path beside the file, or to the screen, and arrays to a .npz file."""
     rows, arrays = table(outputs)
-    if path is None and arrays:
+    if arrays and path is None:
         raise UserError(f"{listed(arrays)} of `predict_step` are arrays, which need a file; type output=<file>.csv.")
     if path and path.suffix.lower() == ".jsonl":
         rows.to_json(beside, orient="records", lines=True, force_ascii=False, double_precision=15)

@@ -109,16 +109,15 @@ class Loaded(NamedTuple):
         metadata, y = graph.metadata_of(self.config, task.meaning), None
         sequence = metadata.kind == "sequence"
         if isinstance(x, tuple | list) and hasattr(x[0], "shape") != sequence:  # a batch
-            x, y = x[0], torch.as_tensor(x[1])
-        values, *lengths = map(torch.as_tensor, x if isinstance(x, tuple | list) and sequence else [x])
+            x, y = x[0], x[1]
+        values, *lengths = map(torch.as_tensor, x if isinstance(x, tuple | list) else [x])
         values = inputs.as_batch("x", values, metadata, floats=True)
         if sequence and not lengths:
             lengths = [torch.full((len(values),), values.shape[1])]
-        batch: dict[str, Any] = {"names": list(map(str, range(len(values)))), "errors": [None] * len(values)}
-        batch |= {"y": None if y is None else y.reshape(len(values), -1)}
-        batch["x"] = [part.to(task.device) for part in (values, *lengths)]
+        names, errors = list(map(str, range(len(values)))), [None] * len(values)
+        parts = [part.to(task.device) for part in (values, *lengths)]
         predictor = Predictor(graph.Graph(task), metadata, top_k, all_probs)
-        return output.table([predictor.predict_step(batch)])[0]
+        return output.table([predictor.predict_step({"names": names, "x": parts, "y": y, "errors": errors})])[0]
 
 
 def trained(cfg: DictConfig) -> LightningModule:

@@ -35,24 +35,22 @@ def draw(tables: list[Table], file: Path) -> None:
 
 
 def learning_curves(axes: Axes, table: Table) -> None:
-    """The metric over the epochs, of the best rows: the mean and one standard deviation over seeds and folds."""
+    """The metric over the epochs, of the best rows: the mean over seeds and folds."""
     metric = table.metric.replace("test/", "val/")  # the test is known at the end only
     for _, row in table.rows[:BEST].iterrows():
-        points = mean_curve(row.runs, metric)
         words = [f"{key.rpartition('.')[2]}={setting(row[key])}" for key in table.settings]
         name = " ".join(words) or Path(row.runs[0]).name
-        axes.plot(points.index, points["mean"], label=f"{name[:60]}: {mean_and_std(row.value, row['std'], row.n)}")
-        axes.fill_between(points.index, points["mean"] - points["std"], points["mean"] + points["std"], alpha=0.15)
+        points = mean_curve(row.runs, metric)
+        axes.plot(points.index, points, label=f"{name[:60]}: {mean_and_std(row.value, row['std'], row.n)}")
     axes.set(xlabel="epoch", ylabel=metric, title=f"the best {BEST}" if len(table.rows) > BEST else "learning curves")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(fontsize=7)
 
 
-def mean_curve(runs: list[str], metric: str) -> pandas.DataFrame:
-    """By epoch the mean and standard deviation over the runs that got as far, without epochs that have no number."""
-    points = pandas.concat([curve(run, metric) for run in runs]).astype(float)
-    points = points[points.abs() < math.inf]
-    return points.groupby(level=0).agg(["mean", "std"]).fillna({"std": 0.0})
+def mean_curve(runs: list[str], metric: str) -> pandas.Series:
+    """By epoch the mean over the runs that got as far, without epochs that have no number."""
+    points = pandas.concat([curve(run, metric) for run in runs])
+    return points[points.abs() < math.inf].groupby(level=0).mean()
 
 
 def against(axes: Axes, table: Table, key: str) -> None:

@@ -4,8 +4,6 @@ import csv
 import json
 import math
 import re
-import sys
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from difflib import get_close_matches
@@ -19,12 +17,11 @@ import yaml
 from leyden import UserError, listed, require
 from leyden.run import paths
 from leyden.run.configs import NEEDED
-from leyden.run.keys import direction
+from leyden.run.keys import direction, role
 from leyden.run.run import Run, Status, status_of
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the one in C is ten times faster
 MISSING = "-"
-PROGRESS_S = 2  # between two lines that say how far the reading is
 # columns that are neither metrics nor keys of the config
 FACTS = ["path", "status", "reason", "damaged", "monitor", "best_epoch", "seconds", "samples_per_second", "overrides"]
 
@@ -64,12 +61,7 @@ def read_all(places: Iterable[Path | str], logs: Path) -> pandas.DataFrame:
         if not (found := [path for path in near if path.is_dir()]):
             raise UserError(f"{place} is no folder; type a run, a sweep, or a folder of them, such as logs/train.")
         folders |= dict.fromkeys(run_folders(found[0]))
-    rows, said = [], time.monotonic()
-    for count, folder in enumerate(folders):
-        if time.monotonic() - said > PROGRESS_S:
-            said = time.monotonic()
-            print(f"{count:,} of {len(folders):,} runs are read", file=sys.stderr)
-        rows += [row] if (row := read(folder)) else []
+    rows = [row for row in map(read, folders) if row]
     if not rows:
         raise UserError(f"There is no run in {listed(places)}; python src/train.py makes one.")
     return pandas.DataFrame(rows, dtype=object)
@@ -137,6 +129,11 @@ def flat(node: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return dotted
 
 
+def is_setting(column: str) -> bool:
+    """Whether a column is a key of the config, and not one that only labels a run."""
+    return column not in FACTS and "/" not in column and role(column) != "label"
+
+
 # metrics
 
 
@@ -192,9 +189,8 @@ def logged(directory: Path | str, **options: Any) -> pandas.DataFrame:
 def where(runs: pandas.DataFrame, condition: str) -> pandas.DataFrame:
     """The runs that have key=value, of any column; UserError where no run has the key, or it is no condition."""
     key, equals, text = condition.partition("=")
-    near = get_close_matches(key, list(runs), 1) or ["optimizer.lr"]
-    must = f"a key of the runs and its value, as {near[0]}=<value>"
-    require(bool(equals) and key in runs, "--where", must, condition)
+    near, *_ = [*get_close_matches(key, list(runs), 1), "optimizer.lr"]
+    require(bool(equals) and key in runs, "--where", f"a key of the runs and its value, as {near}=<value>", condition)
     return runs[[matches(value, text) for value in runs[key]]]
 
 

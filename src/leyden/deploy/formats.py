@@ -1,4 +1,4 @@
-"""From a graph to a file and back: ONNX, torch.export's pt2, TorchScript, or the weights alone. No side files."""
+"""From a graph to a file, and back to be checked: ONNX, torch.export's pt2, TorchScript, or the weights alone."""
 
 import copy
 import io
@@ -14,11 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch._higher_order_ops.scan import scan
 
-from leyden import UserError, said
-from leyden.deploy.graph import Metadata
+from leyden import Failed, UserError, said
+from leyden.deploy.graph import Cases, Metadata
 
 ENDINGS = {"onnx": ".onnx", "pt2": ".pt2", "torchscript": ".pt", "state_dict": ".pth"}
 EXTRA = "leyden.json"  # the metadata in torch's files
+TOLERANCE, RESIZED = 1e-4, 0.01  # largest difference; the same where pictures are resized, in whole levels
 
 
 def write(form: str, graph: Any, example: tuple[Tensor, ...], metadata: Metadata, path: Path) -> None:
@@ -88,6 +89,32 @@ def load(form: str, path: Path, graph: nn.Module) -> Callable[..., Any]:
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     names = [entry.name for entry in session.get_inputs()]
     return lambda *inputs: session.run(None, {name: x.numpy() for name, x in zip(names, inputs, strict=True)})
+
+
+def check(form: str, path: Path, graph: nn.Module, metadata: Metadata, cases: Cases) -> dict[str, Any]:
+    """The largest difference, of values in the target's standard deviations, its limit, and the sizes that were tried.
+
+    Raises Failed where the file does not run at all sizes, or is further from the checkpoint.
+    """
+    try:
+        run = load(form, path, graph)
+        with torch.no_grad():
+            results = [run(*inputs) for inputs, _ in cases]
+    except Exception as error:  # runtimes have errors of many kinds, and long ones
+        raise Failed(f"The exported file does not run ({said(error)[:300]}). Nothing was written.") from error
+    difference, scale = torch.zeros(()), torch.tensor(metadata.target_std or 1.0, dtype=torch.float64)
+    for (inputs, expected), outputs in zip(cases, results, strict=True):
+        actual = [torch.as_tensor(part) for part in (outputs if isinstance(outputs, list | tuple) else [outputs])]
+        sizes, got, want = ([list(part.shape) for part in parts] for parts in (inputs, actual, expected))
+        if got != want:
+            raise Failed(f"For {sizes} the exported file gives {got}, the checkpoint {want}. Nothing was written.")
+        for one, other in zip(actual, expected, strict=True):  # NaN if any is
+            difference = difference.maximum(((one.double() - other.double()).abs() / scale).max())
+    limit = RESIZED if metadata.size else TOLERANCE
+    if not difference <= limit:
+        raise Failed(f"The exported file is {difference:.2g} away from the checkpoint, above {limit:g}; not written.")
+    batches = [[list(part.shape) for part in inputs] for inputs, _ in cases]
+    return {"max_abs_diff": float(difference), "tolerance": limit, "batches": batches}
 
 
 def with_scans(module: nn.Module) -> nn.Module:

@@ -1,19 +1,26 @@
 """A task as one plain module, raw input in, probabilities or values out, and the metadata that says so."""
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from lightning import LightningDataModule, LightningModule
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
-from torch.nn.functional import interpolate
+from torch.nn.functional import interpolate, pad
 
 from leyden import UserError
-from leyden.data.samples import to_float
+from leyden.data import decode
+from leyden.data.datamodule import DataModule
+from leyden.data.samples import Samples, to_float
 from leyden.tasks.supervised import Supervised
 
+BATCHES = (3, 1, 2, 7)  # samples of each batch that an export is checked on; the exporter sees the first
 Dims = list[Any]  # the size of each dimension, or a name where any size is taken
+Cases = list[tuple[tuple[Tensor, ...], tuple[Tensor, ...]]]  # inputs, and what the checkpoint makes of them
 
 
 @dataclass
@@ -110,6 +117,51 @@ class OwnGraph(nn.Module):
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         return tuple(self.named_outputs(*inputs).values())
+
+
+def from_data(task: Supervised, datamodule: LightningDataModule, metadata: Metadata) -> tuple[Graph, Metadata, Cases]:
+    """A task of leyden, and real samples of val, or else of test or train; UserError where the data shows none."""
+    if not isinstance(datamodule, DataModule) or datamodule.transforms["val"]:
+        raise UserError("An export is checked on samples of a datamodule of leyden, and one without eval_transforms.")
+    samples = next(datamodule.splits[split] for split in ("val", "test", "train") if len(datamodule.splits[split]))
+    cases: Cases = []
+    for count in BATCHES:
+        inputs = raw_batch(samples, metadata, count)
+        x: Any = inputs if len(inputs) > 1 else to_float(decode.resized(inputs[0], metadata.size))
+        with torch.no_grad():
+            cases.append((inputs, (task.readout()(task(x).float()),)))
+    return Graph(task, metadata.size).eval(), metadata, cases
+
+
+def raw_batch(samples: Samples, metadata: Metadata, count: int) -> tuple[Tensor, ...]:
+    """Some samples; where any length or size is taken, of one that depends on `count`."""
+    x, _, _ = samples.__getitems__([(count + place) % len(samples) for place in range(count)])
+    if metadata.kind == "sequence":
+        values, lengths = x
+        return pad(values, (0, 0, 0, count - 1)), lengths
+    if metadata.size:
+        height, width = metadata.size
+        x = decode.resized(x, [height + 9 * (count - 1), width + 5 * (count - 1)])
+    return (x,)
+
+
+def from_example(task: LightningModule) -> tuple[OwnGraph, Metadata, Cases]:
+    """A user's own task, by its forward and `example_input`, a batch for it; UserError where it lacks one of them."""
+    example = getattr(task, "example_input", None)
+    keys = list(example) if isinstance(example, dict) else None
+    parts = list(example.values()) if keys else example if isinstance(example, tuple | list) else [example]
+    good = parts and all(isinstance(part, Tensor) and part.dim() and len(part) for part in parts)
+    if not good or not is_overridden("forward", task):
+        needs = "a forward(batch) and an example_input, tensors that are a batch for it"
+        raise UserError(f"{type(task).__name__} cannot be exported: it needs {needs}.")
+    graph = OwnGraph(task, keys).eval()
+    batches = [tuple(part.detach().cpu()[torch.arange(n) % len(part)] for part in parts) for n in BATCHES]
+    with torch.no_grad():
+        cases: Cases = [(inputs, graph(*inputs)) for inputs in batches]
+        named = graph.named_outputs(*batches[0])
+    inputs = dict(zip(keys or inspect.signature(task.forward).parameters, parts, strict=False))
+    dims, outputs = ({key: ["batch", *x.shape[1:]] for key, x in part.items()} for part in (inputs, named))
+    return graph, Metadata("own", dims, outputs, str(parts[0].dtype).removeprefix("torch.")), cases
 
 
 def resized(image: Tensor, size: Sequence[int] | None) -> Tensor:

@@ -1,6 +1,5 @@
 """A prediction: batches of samples in, columns of names and values out; under a Trainer, or by hand in Python."""
 
-import inspect
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
-from leyden import UserError, require
+from leyden import require
 from leyden.data.datamodule import DataModule
 from leyden.data.image_folder import ImageFolder
 from leyden.deploy import graph, inputs, output
@@ -36,7 +35,7 @@ class Predictor(LightningModule):
         readable = torch.zeros(0, width) if batch["x"] is None else self.graph(*batch["x"]).cpu()
         outputs = readable.new_full((len(errors), width), math.nan)
         outputs[torch.tensor([error is None for error in errors])] = readable
-        columns: dict[str, Any] = {"name": batch["names"]}
+        columns: dict[str, Any] = {"name": list(map(str, batch["names"]))}
         if not classes:
             columns |= numbered("prediction", outputs) | ({} if y is None else numbered("target", y))
             return columns | {"error": errors}
@@ -65,8 +64,8 @@ def of_split(split: str, data: DataModule) -> Iterator[dict[str, Any]]:
         yield {"names": names, "x": x if isinstance(x, tuple) else (x,), "y": y, "errors": [None] * len(y)}
 
 
-def to_predict(task: LightningModule, datamodule: LightningDataModule, split: str) -> LightningDataModule:
-    """The datamodule, so changed that a split is what the task predicts; UserError where it has no loader in order."""
+def to_predict(datamodule: LightningDataModule, split: str) -> LightningDataModule:
+    """The datamodule, so changed that a split is what a task predicts; UserError where it has no loader in order."""
     if isinstance(datamodule, DataModule) and split != "predict":
         datamodule.tested, split = split, "test"
     good = split != "train" and is_overridden(f"{split}_dataloader", datamodule)
@@ -74,12 +73,12 @@ def to_predict(task: LightningModule, datamodule: LightningDataModule, split: st
     loader, setup = getattr(datamodule, f"{split}_dataloader"), datamodule.setup
 
     def predict_dataloader() -> Any:
-        loaders = loader()
-        if not isinstance(loaders, list | tuple | dict):
-            return iter(loaders)  # Lightning would build a loader anew, which may fail
-        if "dataloader_idx" not in inspect.signature(task.predict_step).parameters:
-            raise UserError(f"There are several loaders: predict_step of {type(task).__name__} needs a dataloader_idx.")
-        return [iter(each) for each in (loaders.values() if isinstance(loaders, dict) else loaders)]
+        several = loader()
+        if isinstance(several, dict):
+            several = several.values()
+        elif not isinstance(several, list | tuple):
+            several = [several]
+        return [iter(each) for each in several]  # Lightning would build a loader anew, which may fail
 
     changed: Any = datamodule
     changed.setup = lambda stage: setup("validate" if split == "val" else split)
@@ -114,10 +113,10 @@ class Loaded(NamedTuple):
         values = inputs.as_batch("x", values, metadata, floats=True)
         if sequence and not lengths:
             lengths = [torch.full((len(values),), values.shape[1])]
-        names, errors = list(map(str, range(len(values)))), [None] * len(values)
-        parts = [part.to(task.device) for part in (values, *lengths)]
+        batch: dict[str, Any] = {"names": range(len(values)), "y": y, "errors": [None] * len(values)}
+        batch["x"] = [part.to(task.device) for part in (values, *lengths)]
         predictor = Predictor(graph.Graph(task), metadata, top_k, all_probs)
-        return output.table([predictor.predict_step({"names": names, "x": parts, "y": y, "errors": errors})])[0]
+        return output.table([predictor.predict_step(batch)])[0]
 
 
 def trained(cfg: DictConfig) -> LightningModule:

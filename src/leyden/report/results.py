@@ -29,8 +29,7 @@ FACTS = ["path", "status", "reason", "damaged", "monitor", "best_epoch", "second
 def results(folder: Path | str, metric: str | None = None) -> pandas.DataFrame:
     """`leyden.results`: the rows of `read_all`; with a metric its best value of each run, and the best run first.
 
-    Raises:
-        UserError: there is no run, or none has the metric.
+    Raises UserError where there is no run, or none has the metric.
     """
     runs = read_all([folder], paths.logs_folder())
     if metric:
@@ -50,10 +49,8 @@ def read_all(places: Iterable[Path | str], logs: Path) -> pandas.DataFrame:
     """The runs in folders and the folders below, each once; a folder may be typed from the project, or as a name=.
 
     Columns are FACTS; the keys of the config, with interpolations as they are written; and the metrics, such as
-    `val/acc`: of the objective and of what was monitored the best value, of others the last.
-
-    Raises:
-        UserError: a place is no folder, or there is no run in any.
+    `val/acc`: of the objective and of what was monitored the best value, of others the last. Raises UserError where
+    there is no such folder, or no run.
     """
     folders: dict[Path, None] = {}
     for place in places:
@@ -84,8 +81,8 @@ def read(directory: Path) -> dict[str, Any]:
     if "run" in row or "rounds" in row:
         return {}
     status, whole, best = status_of(record), row.keys() >= set(NEEDED), metrics.get("best", {})
-    objective = row.get("objective") or best.get("monitor")
     good = {"run.json": record, "metrics.json": metrics or status != Status.FINISHED, "config.yaml": whole}
+    objective = row.get("objective") or best.get("monitor")
     for split in ("train", "val", "test"):
         row |= {name: value for name, value in metrics.get(split, {}).items() if "/" in name}
     if best:
@@ -106,11 +103,12 @@ def read(directory: Path) -> dict[str, Any]:
 
 def load(file: Path) -> dict[str, Any]:
     """Dotted key -> value of a YAML file; empty where it is none."""
-    try:
-        sections = map(section, re.split(r"\n(?=[^\s-])", file.read_text(encoding="utf-8")))
-        return {key: value for part in sections for key, value in part.items()}
-    except (OSError, ValueError, yaml.YAMLError):
-        return {}
+    row: dict[str, Any] = {}
+    with suppress(OSError, ValueError, yaml.YAMLError):
+        for text in re.split(r"\n(?=[^\s-])", file.read_text(encoding="utf-8")):
+            row |= section(text)
+        return row
+    return {}
 
 
 @lru_cache(maxsize=10_000)

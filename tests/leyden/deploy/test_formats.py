@@ -1,4 +1,4 @@
-"""Recurrent networks as scans, against the originals."""
+"""A written file against what the checkpoint gives; recurrent networks as scans, against the originals."""
 
 from copy import deepcopy
 
@@ -7,8 +7,10 @@ import torch
 from torch import nn
 
 from lab.models.rnn import RNN
-from leyden import UserError
+from leyden import Failed, UserError
+from leyden.deploy import formats
 from leyden.deploy.formats import Scanned, with_scans
+from leyden.deploy.graph import Metadata, OwnGraph
 
 
 @pytest.mark.slow
@@ -35,3 +37,59 @@ def test_a_model_of_both_directions():
 def test_what_has_no_scan_is_refused(option):
     with pytest.raises(UserError, match="one layer, one direction and batch_first"):
         with_scans(nn.Sequential(nn.LSTM(3, 5, **({"batch_first": True} | option))))
+
+
+class Task(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.layer(x).softmax(1)
+
+
+@pytest.fixture(params=["torchscript", "state_dict"])
+def written(request, tmp_path):
+    """A file, and a function that checks it against expected outputs that are changed so."""
+    graph, path = OwnGraph(Task()).eval(), tmp_path / "a"
+    metadata = Metadata("own", {"x": ["batch", 3]}, {"probs": ["batch", 2]})
+    formats.write(request.param, graph, (torch.ones(3, 3),), metadata, path)
+
+    def check(change=lambda expected: expected, **fields):
+        vars(metadata).update(fields)
+        inputs = [(torch.randn(n, 3),) for n in (1, 7)]
+        with torch.no_grad():
+            cases = [(x, tuple(map(change, graph(*x)))) for x in inputs]
+        return formats.check(request.param, path, graph, metadata, cases)
+
+    return path, check
+
+
+def test_equal_numbers_are_reported(written):
+    report = written[1]()
+    assert report["max_abs_diff"] < 1e-6 and report["batches"] == [[[1, 3]], [[7, 3]]]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda expected: expected + 1e-3, "0.001 away"),
+        (lambda expected: expected * float("nan"), "nan away"),
+        (lambda expected: expected[:, :1], "the checkpoint"),
+    ],
+)
+def test_others_fail(written, change, said):
+    with pytest.raises(Failed, match=said):
+        written[1](change)
+
+
+def test_differences_are_in_standard_deviations_of_the_target(written):
+    report = written[1](lambda expected: expected + 1e-3, target_std=[100.0, 100.0])
+    assert report["max_abs_diff"] == pytest.approx(1e-5, rel=0.01)
+
+
+def test_a_damaged_file_does_not_run(written):
+    path, check = written
+    path.write_bytes(path.read_bytes()[:500])
+    with pytest.raises(Failed, match="does not run"):
+        check()

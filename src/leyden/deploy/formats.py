@@ -7,6 +7,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -84,9 +85,8 @@ def load(form: str, path: Path, graph: nn.Module) -> Callable[..., Any]:
         return other
     import onnxruntime
 
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # errors
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    onnxruntime.set_default_logger_severity(3)  # errors
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     names = [entry.name for entry in session.get_inputs()]
     return lambda *inputs: session.run(None, {name: x.numpy() for name, x in zip(names, inputs, strict=True)})
 
@@ -117,36 +117,28 @@ def check(form: str, path: Path, graph: nn.Module, metadata: Metadata, cases: Ca
     return {"max_abs_diff": float(difference), "tolerance": limit, "batches": batches}
 
 
-def with_scans(module: nn.Module) -> nn.Module:
-    """The module with `Scanned` in place of each GRU and LSTM; UserError where it cannot be one."""
-    for name, part in list(module.named_modules()):
+def with_scans(module: Any) -> nn.Module:
+    """The module, of which each GRU and LSTM is `scanned` from now on; UserError for kinds that cannot be."""
+    for part in module.modules():
         if isinstance(part, nn.GRU | nn.LSTM):
             if part.num_layers > 1 or part.bidirectional or not part.batch_first:
                 raise UserError("a GRU or LSTM must have one layer, one direction and batch_first; stack several")
-            module.set_submodule(name, Scanned(part))
+            vars(part)["forward"] = partial(scanned, part)
     return module
 
 
-class Scanned(nn.Module):
-    """A GRU or LSTM that starts from zeros, as a scan over time: exporters freeze the time axis of torch's own."""
+def scanned(rnn: Any, values: Tensor) -> tuple[Tensor, Any]:
+    """A GRU or LSTM that starts from zeros, as a scan over time: exporters freeze the time axis of torch's own.
 
-    def __init__(self, rnn: Any):
-        super().__init__()
-        self.rnn = rnn
+    B x T x F -> B x T x hidden, and the last state as torch gives it.
+    """
+    weights, lstm = list(rnn.parameters()), rnn.mode == "LSTM"
 
-    def forward(self, values: Tensor) -> tuple[Tensor, Any]:
-        """B x T x F -> B x T x hidden, and the last state as torch gives it."""
-        rnn, weights = self.rnn, list(self.rnn.parameters())
+    def step(state: tuple[Tensor, ...], x: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+        state = torch.lstm_cell(x, state, *weights) if lstm else (torch.gru_cell(x, *state, *weights),)
+        return state, state[0].clone()
 
-        def step(state: tuple[Tensor, ...], x: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
-            if rnn.mode == "LSTM":
-                state = torch.lstm_cell(x, state, *weights)
-            else:
-                state = (torch.gru_cell(x, *state, *weights),)
-            return state, state[0].clone()
-
-        zeros = values.new_zeros(len(values), rnn.hidden_size)
-        start = (zeros, zeros.clone()) if rnn.mode == "LSTM" else (zeros,)
-        state, outputs = scan(step, start, values.transpose(0, 1))
-        last = tuple(part[None] for part in state)
-        return outputs.transpose(0, 1), last if rnn.mode == "LSTM" else last[0]
+    zeros = values.new_zeros(len(values), rnn.hidden_size)
+    state, outputs = scan(step, (zeros, zeros.clone()) if lstm else (zeros,), values.transpose(0, 1))
+    last = tuple(part[None] for part in state)
+    return outputs.transpose(0, 1), last if lstm else last[0]

@@ -17,7 +17,7 @@ from leyden.data.samples import transformed
 from leyden.deploy.graph import Metadata
 
 BATCHES = (".npy", ".npz")
-ENDINGS = {"image": (*decode.ENDINGS, *BATCHES), "sequence": (".csv", *BATCHES), "table": (*table.ENDINGS, *BATCHES)}
+ENDINGS = {"image": (*decode.ENDINGS, *BATCHES), "sequence": (".csv", ".npy"), "table": (*table.ENDINGS, *BATCHES)}
 
 
 class Sample(NamedTuple):
@@ -32,10 +32,10 @@ def of_path(path: str, metadata: Metadata) -> list[Sample]:
     files, samples = matching_files(path, metadata.kind), list[Sample]()
     for name, file in files:
         try:
-            if file.suffix.lower() in BATCHES:
-                samples += arrays(name, file, metadata)
-            elif metadata.kind == "sequence":
+            if metadata.kind == "sequence":
                 samples += [Sample(name, as_batch(file, folders.load(file), metadata)[0])]
+            elif file.suffix.lower() in BATCHES:
+                samples += arrays(name, file, metadata)
             else:
                 samples += rows(name, file, metadata) if metadata.kind == "table" else [Sample(name, file)]
         except UserError as error:
@@ -57,26 +57,16 @@ def matching_files(path: str, kind: str) -> list[tuple[str, Path]]:
 
 
 def arrays(name: str, file: Path, metadata: Metadata) -> list[Sample]:
-    """The samples of a .npy file, or of `x` of a .npz file; UserError if they do not fit."""
+    """The pictures or rows of a .npy file, or of `x` of a .npz file; UserError if they do not fit."""
     try:
         content: Any = np.load(file, mmap_mode="c", allow_pickle=False)
-        x, lengths = (content, None) if isinstance(content, np.ndarray) else (content["x"], content.get("lengths"))
-        beside = file.with_name(file.name.removesuffix("x.npy") + "lengths.npy")  # of padded sequences, as data=arrays
-        if metadata.kind == "sequence" and beside.exists():
-            lengths = np.load(beside)
-        x = torch.from_numpy(x)
+        x = torch.from_numpy(content if isinstance(content, np.ndarray) else content["x"])
     except Exception as error:  # damaged heads and archives have errors of many kinds
         raise UserError(f"{file} cannot be read as a batch ({said(error)}).") from error
     if metadata.kind == "table":  # from float64: the rest fits into 32 bits
         x = x.double() - torch.tensor([column.get("offset", 0.0) for column in metadata.columns or [{}]]).double()
     batch = as_batch(file, x, metadata)
-    samples = []
-    for index, part in enumerate(batch):
-        part = part if lengths is None else part[: lengths[index]]  # without its padding
-        good = metadata.kind != "sequence" or (len(part) and part.isfinite().all())
-        where = name if len(batch) == 1 else f"{name}[{index}]"
-        samples.append(Sample(where, part if good else f"{where} is empty, or holds NaN or infinity."))
-    return samples
+    return [Sample(f"{name}[{index}]" if len(batch) > 1 else name, part) for index, part in enumerate(batch)]
 
 
 def as_batch(what: object, x: Tensor, metadata: Metadata, floats: bool = False) -> Tensor:

@@ -23,7 +23,7 @@ from leyden.run.run import Run, Status, status_of
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the one in C is ten times faster
 MISSING = "-"
 # columns that are neither metrics nor keys of the config
-FACTS = ["path", "status", "reason", "damaged", "monitor", "best_epoch", "seconds", "samples_per_second", "overrides"]
+FACTS = ["path", "status", "reason", "damaged", "monitor", "best_epoch", "seconds", "samples_per_second"]
 
 
 def results(folder: Path | str, metric: str | None = None) -> pandas.DataFrame:
@@ -97,7 +97,6 @@ def read(directory: Path) -> dict[str, Any]:
         "best_epoch": best["epoch"] + 1 if best else None,  # as people count
         "seconds": metrics.get("seconds"),
         "samples_per_second": metrics.get("samples_per_second"),
-        "overrides": record.get("overrides") or [],
     }
 
 

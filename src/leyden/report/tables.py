@@ -80,15 +80,11 @@ def counts(statuses: Iterable[str]) -> str:
 
 
 def differing(runs: pandas.DataFrame) -> list[str]:
-    """Keys of which the runs have several values.
-
-    Where the class differs, its own arguments do not say more: they count among runs of the same class, or when typed.
-    """
-    typed = {text.lstrip("+~").partition("=")[0] for overrides in runs.overrides for text in overrides}
+    """Keys of which the runs have several values; the arguments of a class are compared among runs of that class."""
     texts = runs[list(filter(is_setting, runs))].map(str)  # what is missing is a value, too
     keys = [key for key in texts if texts[key].nunique() > 1]
     above = {key: [name for name in classes(runs, keys) if key.startswith(f"{name}.")] for key in keys}
-    return [key for key in keys if not above[key] or key in typed or texts.groupby(above[key])[key].nunique().max() > 1]
+    return [key for key in keys if not above[key] or texts.groupby(above[key])[key].nunique().max() > 1]
 
 
 def classes(runs: pandas.DataFrame, keys: list[str]) -> list[str]:

@@ -1,6 +1,5 @@
 """From a graph to a file, and back to be checked: ONNX, torch.export's pt2, TorchScript, or the weights alone."""
 
-import copy
 import io
 import json
 import logging
@@ -24,10 +23,7 @@ TOLERANCE, RESIZED = 1e-4, 0.01  # largest difference; the same where pictures a
 
 
 def write(form: str, graph: Any, example: tuple[Tensor, ...], metadata: Metadata, path: Path) -> None:
-    """Write a graph in one of ENDINGS, with the dimensions of the metadata; UserError if no exporter can follow it.
-
-    A GRU or LSTM in it may come to be a scan.
-    """
+    """Write a graph in one of ENDINGS, with the dimensions of the metadata; UserError if no exporter can follow it."""
     fields = vars(metadata)
     extra: dict[str, Any] = {EXTRA: json.dumps(fields)}
     with quiet_exporter(form), torch.no_grad():
@@ -56,7 +52,6 @@ def dynamic_shapes(metadata: Metadata) -> Any:
 @contextmanager
 def quiet_exporter(form: str) -> Iterator[None]:
     """Without what exporters print of themselves, and with one sentence in place of their many kinds of errors."""
-    disabled = logging.root.manager.disable
     logging.disable(logging.WARNING)
     torch.compiler.reset()  # else sizes that an earlier export of this process saw may be taken for fixed ones
     try:
@@ -69,20 +64,19 @@ def quiet_exporter(form: str) -> Iterator[None]:
         reason = said(error.__cause__ or error)[:200]
         raise UserError(f"format={form} cannot follow this model ({reason}); type another format.") from error
     finally:
-        logging.disable(disabled)
+        logging.disable(logging.NOTSET)
 
 
-def load(form: str, path: Path, graph: nn.Module) -> Callable[..., Any]:
-    """A written file as a function of its inputs; weights alone run in a copy of the graph."""
+def load(form: str, path: Path, graph: Any) -> Callable[..., Any]:
+    """A written file as a function of its inputs; weights alone are loaded into the graph."""
     if form == "torchscript":
         return torch.jit.load(path, map_location="cpu")
     if form == "pt2":
         with open(path, "rb") as file:  # torch wants no path but one that ends in .pt2
             return torch.export.load(file).module()
     if form == "state_dict":
-        other: Any = copy.deepcopy(graph)
-        other.model.load_state_dict(torch.load(path, weights_only=True))
-        return other
+        graph.model.load_state_dict(torch.load(path, weights_only=True))
+        return graph
     import onnxruntime
 
     onnxruntime.set_default_logger_severity(3)  # errors
@@ -103,11 +97,11 @@ def check(form: str, path: Path, graph: nn.Module, metadata: Metadata, cases: Ca
     except Exception as error:  # runtimes have errors of many kinds, and long ones
         raise Failed(f"The exported file does not run ({said(error)[:300]}). Nothing was written.") from error
     difference, scale = torch.zeros(()), torch.tensor(metadata.target_std or 1.0, dtype=torch.float64)
-    for (inputs, expected), outputs in zip(cases, results, strict=True):
+    for (_, expected), outputs in zip(cases, results, strict=True):
         actual = [torch.as_tensor(part) for part in (outputs if isinstance(outputs, list | tuple) else [outputs])]
-        sizes, got, want = ([list(part.shape) for part in parts] for parts in (inputs, actual, expected))
+        got, want = ([list(part.shape) for part in parts] for parts in (actual, expected))
         if got != want:
-            raise Failed(f"For {sizes} the exported file gives {got}, the checkpoint {want}. Nothing was written.")
+            raise Failed(f"The exported file gives outputs of {got}, the checkpoint of {want}. Nothing was written.")
         for one, other in zip(actual, expected, strict=True):  # NaN if any is
             difference = difference.maximum(((one.double() - other.double()).abs() / scale).max())
     limit = RESIZED if metadata.size else TOLERANCE

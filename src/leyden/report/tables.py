@@ -30,10 +30,10 @@ class Table:
 
 def tables(runs: pandas.DataFrame, metric: str | None = None) -> list[Table]:
     """A table for each objective, the most frequent first, or the one of a metric; UserError if no run knows it."""
-    if metric is None:
-        return [table(runs[runs.objective == name], name) for name in runs.objective.value_counts().index]
-    check_metric(runs, metric)
-    return [table(runs, metric)]
+    if metric:
+        check_metric(runs, metric)
+        return [table(runs, metric)]
+    return [table(runs[runs.objective == name], name) for name in runs.objective.value_counts().index]
 
 
 def table(runs: pandas.DataFrame, metric: str) -> Table:
@@ -99,8 +99,7 @@ def written(made: list[Table], form: str) -> str:
     """Tables as text, markdown, latex, csv or json; the last two have all digits."""
     if form in STYLES:
         return "\n".join(titled(table, form) for table in made)
-    whole = pandas.concat([table.rows.assign(metric=table.metric) for table in made], ignore_index=True)
-    whole.insert(0, "metric", whole.pop("metric"))
+    whole = pandas.concat({table.metric: table.rows for table in made}, names=["metric"]).reset_index("metric")
     if form == "csv":
         return whole.assign(runs=whole.runs.map(" ".join)).to_csv(index=False)
     return whole.to_json(orient="records", indent=2, force_ascii=False, double_precision=15) + "\n"

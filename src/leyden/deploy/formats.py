@@ -132,7 +132,7 @@ def scanned(rnn: Any, values: Tensor) -> tuple[Tensor, Any]:
         state = torch.lstm_cell(x, state, *weights) if lstm else (torch.gru_cell(x, *state, *weights),)
         return state, state[0].clone()
 
-    zeros = values.new_zeros(len(values), rnn.hidden_size)
+    zeros = values.new_zeros(values.shape[0], rnn.hidden_size)
     state, outputs = scan(step, (zeros, zeros.clone()) if lstm else (zeros,), values.transpose(0, 1))
     last = tuple(part[None] for part in state)
     return outputs.transpose(0, 1), last if lstm else last[0]

@@ -147,7 +147,7 @@ def raw_batch(samples: Samples, metadata: Metadata, count: int) -> tuple[Tensor,
 
 def from_example(task: LightningModule) -> tuple[OwnGraph, Metadata, Cases]:
     """A user's own task, by its forward and `example_input`, a batch for it; UserError where it lacks one of them."""
-    example = getattr(task, "example_input", None)
+    example: Any = getattr(task, "example_input", None)
     keys = list(example) if isinstance(example, dict) else None
     parts = list(example.values()) if keys else example if isinstance(example, tuple | list) else [example]
     good = parts and all(isinstance(part, Tensor) and part.dim() and len(part) for part in parts)

@@ -108,7 +108,7 @@ class Loaded(NamedTuple):
         metadata, y = graph.metadata_of(self.config, task.meaning), None
         sequence = metadata.kind == "sequence"
         if isinstance(x, tuple | list) and hasattr(x[0], "shape") != sequence:  # a batch
-            x, y = x[0], x[1]
+            x, y, *_ = x
         values, *lengths = map(torch.as_tensor, x if isinstance(x, tuple | list) else [x])
         values = inputs.as_batch("x", values, metadata, floats=True)
         if sequence and not lengths:
@@ -130,9 +130,7 @@ def load(run: Path | str, exact: bool = True, trusted: Sequence[str] = ()) -> Lo
     """`leyden.load`: a run by what `run=` takes, with the weights of its best checkpoint or of the one that is named.
 
     `exact=False`: also where the data has changed; `trusted`: packages that it may build from, besides those in conf/.
-
-    Raises:
-        UserError: there is no such run, it may not be built, or its data is gone or has changed.
+    Raises UserError where there is no such run, it may not be built, or its data is gone or has changed.
     """
     found = paths.find(str(run), paths.logs_folder())
     tree = configs.stored(found.directory)

@@ -1,4 +1,4 @@
-"""Write a run's model as one file that needs none of our code, and compare it with the checkpoint before it counts."""
+"""Write a run's model as one file that needs none of our code, once it gives the checkpoint's numbers."""
 
 import logging
 from pathlib import Path
@@ -27,7 +27,7 @@ def export(cfg: DictConfig) -> str:
             target = Path(cfg.output).expanduser().absolute()
         require(target.suffix == ending, "output", f"a file that ends in {ending}", cfg.output)
         with output.writing(target, cfg.overwrite) as beside:
-            # the checkpoint's task, and what it makes of real samples, or of the example of a user's own task
+            # the checkpoint's task, and what it makes of real samples or of its own example
             process.set_global_torch_flags(cfg)
             task: Any = predictor.trained(cfg)
             task.float().eval()

@@ -45,7 +45,7 @@ def predict(cfg: DictConfig) -> int:
 
 
 def prepare(cfg: DictConfig) -> tuple[Any, Any]:
-    """The module that predicts, and its loader, or of a user's own task the datamodule; UserError if there is none."""
+    """The module that predicts, and its loader, or of a user's own task the datamodule. Raises UserError."""
     from lightning.pytorch.utilities.model_helpers import is_overridden
     from torch.utils.data import DataLoader
 
@@ -57,7 +57,7 @@ def prepare(cfg: DictConfig) -> tuple[Any, Any]:
     task: Any = predictor.trained(cfg)
     own = is_overridden("predict_step", task)
     if not (cfg.split if own else isinstance(task, Supervised)):
-        needs = "a predict_step(batch, batch_idx) that returns a dict, and its own data: split=test in place of input"
+        needs = "a predict_step(batch, batch_idx) that returns a dict, and split=test in place of input"
         raise UserError(f"{type(task).__name__} needs {needs}.")
     for key in ("batch_size", "num_workers"):
         if cfg[key] is not None:
@@ -69,7 +69,7 @@ def prepare(cfg: DictConfig) -> tuple[Any, Any]:
     model = predictor.Predictor(graph.Graph(task), metadata, cfg.top_k, cfg.all_probs)
     if data:
         if not isinstance(data, DataModule) or cfg.split == "predict":
-            raise UserError("`split` must be one of train, val, test of a datamodule of leyden; or type input=<path>.")
+            raise UserError("`split` must be one of train, val, test of a datamodule of leyden.")
         return model, predictor.of_split(cfg.split, data)
     samples: Any = inputs.of_path(str(cfg.input), metadata)
     transforms = [build.make(cfg, "data.eval_transforms", node) for node in cfg.data.get("eval_transforms") or []]

@@ -23,7 +23,7 @@ TOLERANCE, RESIZED = 1e-4, 0.01  # largest difference; the same where pictures a
 
 
 def write(form: str, graph: Any, example: tuple[Tensor, ...], metadata: Metadata, path: Path) -> None:
-    """Write a graph in one of ENDINGS, with the dimensions of the metadata; UserError if no exporter can follow it."""
+    """Write a graph in one of ENDINGS; UserError if its exporter cannot follow it."""
     fields = vars(metadata)
     extra: dict[str, Any] = {EXTRA: json.dumps(fields)}
     with quiet_exporter(form), torch.no_grad():
@@ -51,7 +51,7 @@ def dynamic_shapes(metadata: Metadata) -> Any:
 
 @contextmanager
 def quiet_exporter(form: str) -> Iterator[None]:
-    """Without what exporters print of themselves, and with one sentence in place of their many kinds of errors."""
+    """Without what exporters print, and with one sentence in place of their many kinds of errors."""
     logging.disable(logging.WARNING)
     torch.compiler.reset()  # else sizes that an earlier export of this process saw may be taken for fixed ones
     try:
@@ -86,7 +86,7 @@ def load(form: str, path: Path, graph: Any) -> Callable[..., Any]:
 
 
 def check(form: str, path: Path, graph: nn.Module, metadata: Metadata, cases: Cases) -> dict[str, Any]:
-    """The largest difference, of values in the target's standard deviations, its limit, and the sizes that were tried.
+    """The largest difference, of values in the target's standard deviations, its limit, and the sizes tried.
 
     Raises Failed where the file does not run at all sizes, or is further from the checkpoint.
     """
@@ -112,7 +112,7 @@ def check(form: str, path: Path, graph: nn.Module, metadata: Metadata, cases: Ca
 
 
 def with_scans(module: Any) -> nn.Module:
-    """The module, of which each GRU and LSTM is `scanned` from now on; UserError for kinds that cannot be."""
+    """The module, of which each GRU and LSTM is `scanned` from now on; UserError where it cannot be."""
     for part in module.modules():
         if isinstance(part, nn.GRU | nn.LSTM):
             if part.num_layers > 1 or part.bidirectional or not part.batch_first:

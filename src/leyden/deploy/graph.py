@@ -120,7 +120,7 @@ class OwnGraph(nn.Module):
 
 
 def from_data(task: Supervised, datamodule: LightningDataModule, metadata: Metadata) -> tuple[Graph, Metadata, Cases]:
-    """A task of leyden, and real samples of val, or else of test or train; UserError where the data shows none."""
+    """A task of leyden, on samples of val, or else of test or train; UserError where the data shows none."""
     if not isinstance(datamodule, DataModule) or datamodule.transforms["val"]:
         raise UserError("An export is checked on samples of a datamodule of leyden, and one without eval_transforms.")
     samples = next(datamodule.splits[split] for split in ("val", "test", "train") if len(datamodule.splits[split]))
@@ -146,7 +146,7 @@ def raw_batch(samples: Samples, metadata: Metadata, count: int) -> tuple[Tensor,
 
 
 def from_example(task: LightningModule) -> tuple[OwnGraph, Metadata, Cases]:
-    """A user's own task, by its forward and `example_input`, a batch for it; UserError where it lacks one of them."""
+    """A user's own task, by its forward and `example_input`; UserError where it lacks one of them."""
     example: Any = getattr(task, "example_input", None)
     keys = list(example) if isinstance(example, dict) else None
     parts = list(example.values()) if keys else example if isinstance(example, tuple | list) else [example]

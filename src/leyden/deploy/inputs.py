@@ -1,4 +1,4 @@
-"""What a user's path holds, one sample after the other: pictures, sequences, rows of tables, batches of them."""
+"""What a user's path holds, sample by sample: pictures, sequences, rows of tables, batches of them."""
 
 import glob
 import math
@@ -28,7 +28,7 @@ class Sample(NamedTuple):
 
 
 def of_path(path: str, metadata: Metadata) -> list[Sample]:
-    """All samples of a file, a folder or a pattern; UserError if there is none. Of several files one may be bad."""
+    """The samples of a file, a folder or a pattern; UserError if there is none. Of several files one may be bad."""
     files, samples = matching_files(path, metadata.kind), list[Sample]()
     for name, file in files:
         try:
@@ -46,7 +46,7 @@ def of_path(path: str, metadata: Metadata) -> list[Sample]:
 
 
 def matching_files(path: str, kind: str) -> list[tuple[str, Path]]:
-    """Name and path of each file, sorted; hidden ones in a folder are left out. Raises UserError if there is none."""
+    """Name and path of each file, sorted, without hidden ones; UserError if there is none."""
     root = Path(path).expanduser()
     pattern = glob.escape(str(root)) + "/**" * root.is_dir() if root.exists() else str(root)
     found = [Path(name) for name in sorted(glob.glob(pattern, recursive=True)) if name.lower().endswith(ENDINGS[kind])]
@@ -70,7 +70,7 @@ def arrays(name: str, file: Path, metadata: Metadata) -> list[Sample]:
 
 
 def as_batch(what: object, x: Tensor, metadata: Metadata, floats: bool = False) -> Tensor:
-    """Samples as the model takes them, or a single one as a batch; UserError if x is not of its shape or type.
+    """Samples as the model takes them, or one as a batch; UserError if x is not of its shape or type.
 
     `floats`: pictures may be of 0..1, too.
     """
@@ -86,7 +86,7 @@ def as_batch(what: object, x: Tensor, metadata: Metadata, floats: bool = False) 
 
 
 def rows(name: str, file: Path, metadata: Metadata) -> list[Sample]:
-    """The rows of a CSV file, by the names of the columns where the run knows them; UserError where it lacks some."""
+    """The rows of a table, by the names of its columns where the run knows them; UserError where it lacks some."""
     cells, lines, _ = table.load(file, metadata.separator, metadata.missing, metadata.encoding)
     columns, count = metadata.columns or [{"name": column} for column in cells], metadata.dims[1]
     if missing := [column["name"] for column in columns if column["name"] not in cells]:

@@ -21,7 +21,7 @@ def writing(path: Path, overwrite: bool = False) -> Iterator[Path]:
     Raises UserError where the file may not be replaced, or cannot be written.
     """
     if path.is_dir() or (path.exists() and not overwrite):
-        raise UserError(f"{path} is there already; type another output=<file>, or overwrite=true to replace a file.")
+        raise UserError(f"{path} is there already; type another output=<file>, or overwrite=true.")
     made = not path.parent.exists()
     try:
         with files.replacing(path) as beside:
@@ -52,7 +52,7 @@ def table(outputs: list[Any]) -> tuple[DataFrame, dict[str, np.ndarray]]:
             parts.append(({"dataloader_idx": np.full(count, number)} if len(groups) > 1 else {}) | arrays)
         whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        must = "a dict of tensors or lists with an entry for each sample, and the same names and shapes each time"
+        must = "a dict of tensors or lists, an entry for each sample, with the same names and shapes each time"
         raise UserError(f"`predict_step` must return {must}.") from error
     count = len(next(iter(whole.values())))
     columns: dict[str, Any] = {"name": list(map(str, range(count)))}
@@ -70,7 +70,7 @@ def as_array(values: Any) -> np.ndarray:
 
 
 def save(outputs: list[Any], path: Path | None, beside: Path | None, overwrite: bool) -> DataFrame:
-    """Write what predict_steps returned to the path beside the file, or to the screen, and arrays to a .npz file."""
+    """Write what predict_steps returned beside the file, or to the screen, and arrays to a .npz file."""
     rows, arrays = table(outputs)
     if arrays and path is None:
         raise UserError(f"{listed(arrays)} of `predict_step` are arrays, which need a file; type output=<file>.csv.")

@@ -1,4 +1,4 @@
-"""A prediction: batches of samples in, columns of names and values out; under a Trainer, or by hand in Python."""
+"""A prediction: batches in, columns of names and values out; under a Trainer, or by hand in Python."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -65,7 +65,7 @@ def of_split(split: str, data: DataModule) -> Iterator[dict[str, Any]]:
 
 
 def to_predict(datamodule: LightningDataModule, split: str) -> LightningDataModule:
-    """The datamodule, so changed that a split is what a task predicts; UserError where it has no loader in order."""
+    """The datamodule, so changed that it predicts a split; UserError where it has no loader for it in order."""
     if isinstance(datamodule, DataModule) and split != "predict":
         datamodule.tested, split = split, "test"
     good = split != "train" and is_overridden(f"{split}_dataloader", datamodule)
@@ -120,14 +120,14 @@ class Loaded(NamedTuple):
 
 
 def trained(cfg: DictConfig) -> LightningModule:
-    """The task of a run, with the weights of the checkpoint that `cfg.run` is; UserError where they do not fit."""
+    """The task of a run, with the weights of the checkpoint `cfg.run`; UserError where they do not fit."""
     task = build.task(cfg)
     checkpoints.load(task, Path(cfg.run))
     return task
 
 
 def load(run: Path | str, exact: bool = True, trusted: Sequence[str] = ()) -> Loaded:
-    """`leyden.load`: a run by what `run=` takes, with the weights of its best checkpoint or of the one that is named.
+    """`leyden.load`: what `run=` takes, with the weights of its best checkpoint or of the one that is named.
 
     `exact=False`: also where the data has changed; `trusted`: packages that it may build from, besides those in conf/.
     Raises UserError where there is no such run, it may not be built, or its data is gone or has changed.

@@ -14,7 +14,7 @@ COMPARED = (  # keys of run.json
 
 
 def difference(first: Path, second: Path) -> str:
-    """What differs in the config, in code, machine and data, and in the results; and the step where losses part."""
+    """What differs in config, code, machine, data and results, and the step where losses part."""
     lines, one, other = [f"a  {first}", f"b  {second}"], facts(first), facts(second)
     for title, a in one.items():
         b = other[title]

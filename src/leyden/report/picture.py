@@ -19,7 +19,7 @@ LOOK: dict[str, Any] = {"font.size": 9, "axes.grid": True, "grid.alpha": 0.3, "t
 
 
 def draw(tables: list[Table], file: Path) -> None:
-    """Write the picture, a panel of curves for each table and one for each setting; UserError where it cannot be."""
+    """Write the picture: for each table a panel of curves, and one for each setting. Raises UserError."""
     panels: list[tuple[Table, Any]] = [(table, key) for table in tables for key in (None, *table.settings)]
     across, down = min(len(panels), ACROSS), math.ceil(len(panels) / ACROSS)
     with style.context(["tableau-colorblind10", LOOK]):
@@ -54,7 +54,7 @@ def mean_curve(runs: list[str], metric: str) -> pandas.Series:
 
 
 def against(axes: Axes, table: Table, key: str) -> None:
-    """The value of each row against one setting: numbers on their scale, anything else side by side."""
+    """The value of each row against one setting: numbers on a scale, anything else side by side."""
     rows = table.rows[table.rows.value.abs() < math.inf]
     places = rows[key].tolist()
     axes.set(xlabel=key, ylabel=table.metric, title=f"{table.metric} by {key.rpartition('.')[2]}")

@@ -41,7 +41,7 @@ def results(folder: Path | str, metric: str | None = None) -> pandas.DataFrame:
 
 
 def curves(run: Path | str) -> pandas.DataFrame:
-    """`leyden.curves`: the metrics.csv of what `run=` takes, a row for each step or epoch; UserError if it is none."""
+    """`leyden.curves`: the metrics.csv of what `run=` takes, a row for each step or epoch. Raises UserError."""
     return logged(paths.find(str(run), paths.logs_folder()).directory)
 
 
@@ -184,7 +184,7 @@ def logged(directory: Path | str, **options: Any) -> pandas.DataFrame:
 
 
 def where(runs: pandas.DataFrame, condition: str) -> pandas.DataFrame:
-    """The runs that have key=value, of any column; UserError where no run has the key, or it is no condition."""
+    """The runs that have key=value; UserError where no run has the key, or it is no condition."""
     key, equals, text = condition.partition("=")
     near, *_ = [*get_close_matches(key, list(runs), 1), "optimizer.lr"]
     require(bool(equals) and key in runs, "--where", f"a key of the runs and its value, as {near}=<value>", condition)
@@ -192,7 +192,7 @@ def where(runs: pandas.DataFrame, condition: str) -> pandas.DataFrame:
 
 
 def matches(value: Any, text: str) -> bool:
-    """Whether a value of a config is what was typed: a number, a list, a text, or the name of a class or its file."""
+    """Whether a value is what was typed: a number, a list, a text, or the name of a class or its file."""
     try:
         return float(value) == float(text)
     except (TypeError, ValueError):

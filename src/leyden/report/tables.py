@@ -29,7 +29,7 @@ class Table:
 
 
 def tables(runs: pandas.DataFrame, metric: str | None = None) -> list[Table]:
-    """A table for each objective, the most frequent first, or the one of a metric; UserError if no run knows it."""
+    """A table for each objective, the most frequent first, or that of a metric; UserError if no run has it."""
     if metric:
         check_metric(runs, metric)
         return [table(runs, metric)]
@@ -151,7 +151,7 @@ def named(runs: Iterable[Path | str], folder: Path) -> str:
 
 
 def mean_and_std(mean: float, std: float, n: int) -> str:
-    """Four decimals, or four digits where those would show none or too many; NaN of no run is no value."""
+    """Four decimals, or four digits where those would show none or too many."""
     if n == 0:
         return MISSING
     kind = ".4f" if mean == 0 or 1e-2 <= abs(mean) < 1e4 else ".4g"

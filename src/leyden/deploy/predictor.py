@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 from lightning import LightningDataModule, LightningModule
+from lightning.pytorch.utilities import CombinedLoader
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
@@ -72,17 +73,10 @@ def to_predict(datamodule: LightningDataModule, split: str) -> LightningDataModu
     require(good, "split", f"one of val, test, predict that {type(datamodule).__name__} has a loader for", split)
     loader, setup = getattr(datamodule, f"{split}_dataloader"), datamodule.setup
 
-    def predict_dataloader() -> Any:
-        several = loader()
-        if isinstance(several, dict):
-            several = several.values()
-        elif not isinstance(several, list | tuple):
-            several = [several]
-        return [iter(each) for each in several]  # Lightning would build a loader anew, which may fail
-
     changed: Any = datamodule
     changed.setup = lambda stage: setup("validate" if split == "val" else split)
-    changed.predict_dataloader = predict_dataloader
+    # iterators, as Lightning would build a loader anew, which may fail
+    changed.predict_dataloader = lambda: list(map(iter, CombinedLoader(loader()).flattened))
     return changed
 
 

@@ -1,4 +1,4 @@
-"""Write a run's model as one file that needs none of our code, and compare it with the checkpoint before it counts."""
+"""Write a run's model as one file that needs none of our code, once it gives the checkpoint's numbers."""
 
 import logging
 from pathlib import Path
@@ -14,7 +14,7 @@ log = logging.getLogger("leyden.export")
 
 def export(cfg: DictConfig) -> str:
     """One file with raw input and meaning out; returns its path."""
-    from leyden.deploy import formats, graph, output, predictor, verify
+    from leyden.deploy import formats, graph, output, predictor
     from leyden.run import build, process, record
     from leyden.run.run import Run
     from leyden.tasks.supervised import Supervised
@@ -22,34 +22,33 @@ def export(cfg: DictConfig) -> str:
     with process.restored(), record.recording(cfg) as own:
         require(cfg.format in formats.ENDINGS, "format", f"one of {', '.join(formats.ENDINGS)}", cfg.format)
         ending, run = formats.ENDINGS[cfg.format], Run(Path(cfg.run).parent.parent)
-        good = cfg.output is None or str(cfg.output).endswith(ending)
-        require(good, "output", f"a file that ends in {ending}", cfg.output)
         target = run.directory / "exports" / f"{Path(cfg.run).stem}{ending}"
         if cfg.output:
             target = Path(cfg.output).expanduser().absolute()
+        require(target.suffix == ending, "output", f"a file that ends in {ending}", cfg.output)
         with output.writing(target, cfg.overwrite) as beside:
-            # the checkpoint's task, and what it makes of real samples, or of the example of a user's own task
+            # the checkpoint's task, and what it makes of real samples or of its own example
             process.set_global_torch_flags(cfg)
             task: Any = predictor.trained(cfg)
             task.float().eval()
+            module: Any
             if isinstance(task, Supervised):
-                parts: Any = verify.from_data(task, build.data(cfg), graph.metadata_of(cfg, task.meaning))
+                module, metadata, cases = graph.from_data(task, build.data(cfg), graph.metadata_of(cfg, task.meaning))
             else:
-                parts = verify.from_example(task)
-            module, metadata, cases = parts
+                module, metadata, cases = graph.from_example(task)
             metadata.run, metadata.checkpoint = run.directory.name, Path(cfg.run).name
             metadata.commit, metadata.versions = run.record.get("commit"), record.origin(cfg)["versions"]
 
             # the file beside its place, which it takes only if it gives the same
             formats.write(cfg.format, module, cases[0][0], metadata, beside)
             report = {"file": str(target), "format": cfg.format, "bytes": beside.stat().st_size}
-            report |= verify.check(cfg.format, beside, module, metadata, cases)
+            report |= formats.check(cfg.format, beside, module, metadata, cases)
         own.update(export=report)
 
         unit = " standard deviations of the target" if metadata.target_std else ""
+        difference = f"{report['max_abs_diff']:.2g}{unit} (limit {report['tolerance']:g})"
         log.info("%s takes %s and gives %s", target, metadata.inputs, metadata.outputs)
-        limit = f"(limit {report['tolerance']:g})"
-        log.info("max abs difference from the checkpoint: %.2g%s %s", report["max_abs_diff"], unit, limit)
+        log.info("max abs difference from the checkpoint: %s", difference)
         return str(target)
 
 

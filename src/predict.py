@@ -21,12 +21,12 @@ def predict(cfg: DictConfig) -> int:
 
     with process.restored(), record.recording(cfg):
         require((cfg.input is None) != (cfg.split is None), "input", "given, or else `split`, not both", cfg.input)
-        known = cfg.split in (None, "train", "val", "test", "predict")
-        require(known, "split", "one of train, val, test, predict", cfg.split)
+        splits = "train, val, test, predict"
+        require(cfg.split is None or cfg.split in splits.split(", "), "split", f"one of {splits}", cfg.split)
         require(isinstance(cfg.top_k, int) and cfg.top_k > 0, "top_k", "a whole number from 1 up", cfg.top_k)
         path = Path(cfg.output).expanduser().absolute() if cfg.output else None
         good = path is None or path.suffix.lower() in (".csv", ".jsonl")
-        require(good, "output", "a file that ends in .csv or .jsonl", cfg.output)
+        require(good, "output", "a .csv or .jsonl file", cfg.output)
         process.set_global_torch_flags(cfg)
 
         with output.writing(path, cfg.overwrite) if path else nullcontext() as beside:
@@ -45,7 +45,7 @@ def predict(cfg: DictConfig) -> int:
 
 
 def prepare(cfg: DictConfig) -> tuple[Any, Any]:
-    """The module that predicts, and its loader, or of a user's own task the datamodule; UserError if there is none."""
+    """The module that predicts, and its loader, or of a user's own task the datamodule. Raises UserError."""
     from lightning.pytorch.utilities.model_helpers import is_overridden
     from torch.utils.data import DataLoader
 
@@ -57,20 +57,19 @@ def prepare(cfg: DictConfig) -> tuple[Any, Any]:
     task: Any = predictor.trained(cfg)
     own = is_overridden("predict_step", task)
     if not (cfg.split if own else isinstance(task, Supervised)):
-        needs = "a predict_step(batch, batch_idx) that returns a dict, and its own data: split=test in place of input"
+        needs = "a predict_step(batch, batch_idx) that returns a dict, and split=test in place of input"
         raise UserError(f"{type(task).__name__} needs {needs}.")
-    if cfg.batch_size is not None:
-        cfg.data.batch_size = cfg.batch_size
-    if cfg.num_workers is not None:
-        cfg.data.num_workers = cfg.num_workers
+    for key in ("batch_size", "num_workers"):
+        if cfg[key] is not None:
+            cfg.data[key] = cfg[key]
     data: Any = build.data(cfg, cfg.split) if cfg.split else None
     if own:
-        return task, predictor.to_predict(task, data, cfg.split)
+        return task, predictor.to_predict(data, cfg.split)
     metadata = graph.metadata_of(cfg, task.meaning)
     model = predictor.Predictor(graph.Graph(task), metadata, cfg.top_k, cfg.all_probs)
     if data:
         if not isinstance(data, DataModule) or cfg.split == "predict":
-            raise UserError("`split` must be one of train, val, test of a datamodule of leyden; or type input=<path>.")
+            raise UserError("`split` must be one of train, val, test of a datamodule of leyden.")
         return model, predictor.of_split(cfg.split, data)
     samples: Any = inputs.of_path(str(cfg.input), metadata)
     transforms = [build.make(cfg, "data.eval_transforms", node) for node in cfg.data.get("eval_transforms") or []]

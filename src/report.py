@@ -8,6 +8,7 @@ python src/report.py --diff <run> <run>           what differs between two runs
 import argparse
 import sys
 from collections.abc import Iterator
+from functools import reduce
 from pathlib import Path
 from typing import NoReturn
 
@@ -57,9 +58,7 @@ def report(argv: list[str]) -> None:
         folder = paths.in_words(logs)
         raise UserError(f"There is no sweep in {folder}; python src/report.py {folder / 'train'} shows single runs.")
     runs = results.read_all(places, logs)
-    chosen = runs[runs.objective.notna()]
-    for condition in asked.where:
-        chosen = results.where(chosen, condition)
+    chosen = reduce(results.where, asked.where, runs[runs.objective.notna()])
     if chosen.empty:
         raise UserError(f"No run has {' and '.join(asked.where) or 'a config.yaml'}.")
     made = tables.tables(chosen, asked.metric)

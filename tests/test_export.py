@@ -15,7 +15,7 @@ from PIL import Image
 from sklearn.datasets import load_digits, load_sample_images
 from torch import nn
 
-from leyden.deploy import formats, graph, verify
+from leyden.deploy import formats, graph
 from leyden.run import paths
 from leyden.run.run import Run
 from leyden.tasks.supervised import Supervised
@@ -118,8 +118,8 @@ class Shifted(nn.Module):
 def test_a_graph_that_differs_is_not_written(trained, typed, tmp_path, monkeypatch):
     run, right = trained("cnn", *CNN), graph.Graph.__init__
 
-    def wrong(self, task: Supervised, transforms):
-        right(self, task, transforms)
+    def wrong(self, task: Supervised, size):
+        right(self, task, size)
         self.readout = Shifted()
 
     monkeypatch.setattr(graph.Graph, "__init__", wrong)
@@ -141,7 +141,7 @@ def test_a_frozen_dimension_is_not_written(trained, typed, tmp_path, monkeypatch
 
 @pytest.mark.slow
 def test_a_model_that_no_exporter_follows(trained, typed, tmp_path, monkeypatch):
-    monkeypatch.setattr(verify, "Graph", Stubborn)
+    monkeypatch.setattr(graph, "Graph", Stubborn)
     for form in ("onnx", "pt2"):
         line = [f"run={trained('cnn', *CNN)}", f"format={form}", f"output={tmp_path}/a.{form}"]
         status, _, sentence = typed("export.py", *line)

@@ -1,12 +1,12 @@
-"""From a graph to a file and back: ONNX, torch.export's pt2, TorchScript, or the weights alone. No side files."""
+"""From a graph to a file, and back to be checked: ONNX, torch.export's pt2, TorchScript, or the weights alone."""
 
-import copy
 import io
 import json
 import logging
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +14,22 @@ import torch
 from torch import Tensor, nn
 from torch._higher_order_ops.scan import scan
 
-from leyden import UserError, said
-from leyden.deploy.graph import Metadata
+from leyden import Failed, UserError, said
+from leyden.deploy.graph import Cases, Metadata
 
 ENDINGS = {"onnx": ".onnx", "pt2": ".pt2", "torchscript": ".pt", "state_dict": ".pth"}
 EXTRA = "leyden.json"  # the metadata in torch's files
+TOLERANCE, RESIZED = 1e-4, 0.01  # largest difference; the same where pictures are resized, in whole levels
 
 
 def write(form: str, graph: Any, example: tuple[Tensor, ...], metadata: Metadata, path: Path) -> None:
-    """Write a graph in one of ENDINGS, of the dimensions in the metadata; UserError if no exporter can follow it."""
-    extra = {EXTRA: json.dumps(vars(metadata))}
+    """Write a graph in one of ENDINGS; UserError if its exporter cannot follow it."""
+    fields = vars(metadata)
+    extra: dict[str, Any] = {EXTRA: json.dumps(fields)}
     with quiet_exporter(form), torch.no_grad():
         if form == "state_dict":
             weights = graph.model.state_dict()
-            weights.metadata = vars(metadata)
+            weights.metadata = fields
             return torch.save(weights, path)
         if form == "torchscript":
             return torch.jit.save(torch.jit.trace(graph, example, check_trace=False), str(path), _extra_files=extra)
@@ -37,7 +39,7 @@ def write(form: str, graph: Any, example: tuple[Tensor, ...], metadata: Metadata
             return torch.export.save(program, path, extra_files=extra)
         names: dict[str, Any] = {"input_names": list(metadata.inputs), "output_names": list(metadata.outputs)}
         onnx: Any = torch.onnx.export(program, dynamic_shapes=shapes, external_data=False, verbose=False, **names)
-        onnx.model.metadata_props.update({name: json.dumps(value) for name, value in vars(metadata).items()})
+        onnx.model.metadata_props.update({name: json.dumps(value) for name, value in fields.items()})
         return onnx.save(str(path), external_data=False)
 
 
@@ -49,8 +51,7 @@ def dynamic_shapes(metadata: Metadata) -> Any:
 
 @contextmanager
 def quiet_exporter(form: str) -> Iterator[None]:
-    """Without what exporters print of themselves, and with one sentence in place of their many kinds of errors."""
-    disabled = logging.root.manager.disable
+    """Without what exporters print, and with one sentence in place of their many kinds of errors."""
     logging.disable(logging.WARNING)
     torch.compiler.reset()  # else sizes that an earlier export of this process saw may be taken for fixed ones
     try:
@@ -63,67 +64,75 @@ def quiet_exporter(form: str) -> Iterator[None]:
         reason = said(error.__cause__ or error)[:200]
         raise UserError(f"format={form} cannot follow this model ({reason}); type another format.") from error
     finally:
-        logging.disable(disabled)
+        logging.disable(logging.NOTSET)
 
 
-def load(form: str, path: Path, graph: nn.Module) -> Callable[..., Any]:
-    """A written file as a function of its inputs; weights alone run in a copy of the graph."""
+def load(form: str, path: Path, graph: Any) -> Callable[..., Any]:
+    """A written file as a function of its inputs; weights alone are loaded into the graph."""
     if form == "torchscript":
         return torch.jit.load(path, map_location="cpu")
     if form == "pt2":
         with open(path, "rb") as file:  # torch wants no path but one that ends in .pt2
             return torch.export.load(file).module()
     if form == "state_dict":
-        other: Any = copy.deepcopy(graph)
-        other.model.load_state_dict(torch.load(path, weights_only=True))
-        return other
+        graph.model.load_state_dict(torch.load(path, weights_only=True))
+        return graph
     import onnxruntime
 
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # errors
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    onnxruntime.set_default_logger_severity(3)  # errors
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     names = [entry.name for entry in session.get_inputs()]
     return lambda *inputs: session.run(None, {name: x.numpy() for name, x in zip(names, inputs, strict=True)})
 
 
-def with_scans(module: nn.Module) -> nn.Module:
-    """A copy with `Scanned` in place of each GRU and LSTM; the module itself where it has none."""
-    names = [name for name, part in module.named_modules() if isinstance(part, nn.GRU | nn.LSTM)]
-    module = copy.deepcopy(module) if names else module
-    for name in names:
-        module.set_submodule(name, Scanned(module.get_submodule(name)))
+def check(form: str, path: Path, graph: nn.Module, metadata: Metadata, cases: Cases) -> dict[str, Any]:
+    """The largest difference, of values in the target's standard deviations, its limit, and the sizes tried.
+
+    Raises Failed where the file does not run at all sizes, or is further from the checkpoint.
+    """
+    try:
+        run = load(form, path, graph)
+        with torch.no_grad():
+            results = [run(*inputs) for inputs, _ in cases]
+    except Exception as error:  # runtimes have errors of many kinds, and long ones
+        raise Failed(f"The exported file does not run ({said(error)[:300]}). Nothing was written.") from error
+    difference, scale = torch.zeros(()), torch.tensor(metadata.target_std or 1.0, dtype=torch.float64)
+    for (_, expected), outputs in zip(cases, results, strict=True):
+        actual = [torch.as_tensor(part) for part in (outputs if isinstance(outputs, list | tuple) else [outputs])]
+        got, want = ([list(part.shape) for part in parts] for parts in (actual, expected))
+        if got != want:
+            raise Failed(f"The exported file gives outputs of {got}, the checkpoint of {want}. Nothing was written.")
+        for one, other in zip(actual, expected, strict=True):  # NaN if any is
+            difference = difference.maximum(((one.double() - other.double()).abs() / scale).max())
+    limit = RESIZED if metadata.size else TOLERANCE
+    if not difference <= limit:
+        raise Failed(f"The exported file is {difference:.2g} away from the checkpoint, above {limit:g}; not written.")
+    batches = [[list(part.shape) for part in inputs] for inputs, _ in cases]
+    return {"max_abs_diff": float(difference), "tolerance": limit, "batches": batches}
+
+
+def with_scans(module: Any) -> nn.Module:
+    """The module, of which each GRU and LSTM is `scanned` from now on; UserError where it cannot be."""
+    for part in module.modules():
+        if isinstance(part, nn.GRU | nn.LSTM):
+            if part.num_layers > 1 or part.bidirectional or not part.batch_first:
+                raise UserError("a GRU or LSTM must have one layer, one direction and batch_first; stack several")
+            vars(part)["forward"] = partial(scanned, part)
     return module
 
 
-class Scanned(nn.Module):
-    """A GRU or LSTM that starts from zeros, as a scan over time: exporters freeze the time axis of torch's own."""
+def scanned(rnn: Any, values: Tensor) -> tuple[Tensor, Any]:
+    """A GRU or LSTM that starts from zeros, as a scan over time: exporters freeze the time axis of torch's own.
 
-    def __init__(self, rnn: Any):
-        super().__init__()
-        self.rnn = rnn
+    B x T x F -> B x T x hidden, and the last state as torch gives it.
+    """
+    weights, lstm = list(rnn.parameters()), rnn.mode == "LSTM"
 
-    def forward(self, values: Tensor) -> tuple[Tensor, Any]:
-        """B x T x F -> B x T x directions * hidden, and the last state as torch gives it."""
-        rnn, ends = self.rnn, []
-        x = values.transpose(0, 1) if rnn.batch_first else values
-        for layer in range(rnn.num_layers):
-            outputs = []
-            for end in ("", "_reverse")[: 1 + rnn.bidirectional]:
-                state, out = self.layer(x.flip(0) if end else x, f"l{layer}{end}")
-                outputs.append(out.flip(0) if end else out)
-                ends.append(state)
-            x = torch.cat(outputs, -1)
-        states = [torch.stack(parts) for parts in zip(*ends, strict=True)]
-        return x.transpose(0, 1) if rnn.batch_first else x, tuple(states) if len(states) > 1 else states[0]
+    def step(state: tuple[Tensor, ...], x: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+        state = torch.lstm_cell(x, state, *weights) if lstm else (torch.gru_cell(x, *state, *weights),)
+        return state, state[0].clone()
 
-    def layer(self, x: Tensor, name: str) -> tuple[tuple[Tensor, ...], Tensor]:
-        """One layer in one direction, T x B x F: its last state, and T x B x hidden."""
-        lstm = self.rnn.mode == "LSTM"
-        weights = [part for key, part in self.rnn.named_parameters() if key.endswith(f"_{name}")]
-
-        def step(state: tuple[Tensor, ...], x: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
-            state = torch.lstm_cell(x, state, *weights) if lstm else (torch.gru_cell(x, *state, *weights),)
-            return state, state[0].clone()
-
-        zeros = x.new_zeros(x.shape[1], self.rnn.hidden_size)
-        return scan(step, (zeros, zeros.clone()) if lstm else (zeros,), x)
+    zeros = values.new_zeros(values.shape[0], rnn.hidden_size)
+    state, outputs = scan(step, (zeros, zeros.clone()) if lstm else (zeros,), values.transpose(0, 1))
+    last = tuple(part[None] for part in state)
+    return outputs.transpose(0, 1), last if lstm else last[0]

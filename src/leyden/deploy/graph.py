@@ -1,19 +1,26 @@
 """A task as one plain module, raw input in, probabilities or values out, and the metadata that says so."""
 
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from lightning import LightningDataModule, LightningModule
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
-from torch.nn.functional import interpolate
+from torch.nn.functional import interpolate, pad
 
 from leyden import UserError
-from leyden.data.samples import to_float, transformed
+from leyden.data import decode
+from leyden.data.datamodule import DataModule
+from leyden.data.samples import Samples, to_float
 from leyden.tasks.supervised import Supervised
 
+BATCHES = (3, 1, 2, 7)  # samples of each batch that an export is checked on; the exporter sees the first
 Dims = list[Any]  # the size of each dimension, or a name where any size is taken
+Cases = list[tuple[tuple[Tensor, ...], tuple[Tensor, ...]]]  # inputs, and what the checkpoint makes of them
 
 
 @dataclass
@@ -25,7 +32,7 @@ class Metadata:
     outputs: dict[str, Dims]
     dtype: str = "float32"  # of the first input
     classes: list[str] | None = None
-    # the run's data; the graph resizes, encodes and normalises by itself
+    # of the run's data; the graph resizes, encodes and normalises by itself
     size: list[int] | None = None  # height and width that pictures are resized to
     background: str = "white"  # behind transparent pixels
     columns: list[dict[str, Any]] | None = None  # of a table: categories, or fill and the offset to subtract first
@@ -63,7 +70,7 @@ def metadata_of(cfg: DictConfig, meaning: str) -> Metadata:
         kind,
         inputs[kind],
         outputs={meaning: ["batch", facts["outputs"]]},
-        dtype=facts.get("dtype", "uint8" if kind == "image" else "float32"),
+        dtype=facts.get("dtype", "float32"),
         classes=facts.get("classes") if meaning == "probs" else None,
         target_std=facts.get("target_std") if meaning == "values" else None,
         size=[size, size] if isinstance(size, int) else size,
@@ -76,16 +83,16 @@ class Graph(nn.Module):
     """A task that learns y from x, without training: raw input -> B x outputs, probabilities or values.
 
     Raw input: pictures (B x C x H x W; uint8, or float as the data has it), rows (B x columns, NaN where a value is
-    missing), or sequences (B x T x F, padded) and their lengths (B). `transforms` are those of the run's loader.
+    missing), or sequences (B x T x F, padded) and their lengths (B). Pictures are resized to `size`, if it is given.
     """
 
-    def __init__(self, task: Supervised, transforms: Sequence[Callable[[Tensor], Tensor]] = ()):
+    def __init__(self, task: Supervised, size: Sequence[int] | None = None):
         super().__init__()
-        self.transforms = list(transforms)
+        self.size = size
         self.preprocess, self.model, self.readout = task.preprocess, task.model, task.readout()
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        x: Any = self.preprocess(inputs if len(inputs) > 1 else to_float(transformed(inputs[0], self.transforms)))
+        x: Any = self.preprocess(inputs if len(inputs) > 1 else to_float(resized(inputs[0], self.size)))
         dtype = next((p.dtype for p in self.model.parameters() if p.is_floating_point()), torch.float32)
         x = x.to(dtype) if isinstance(x, Tensor) else (x[0].to(dtype), *x[1:])
         return self.readout(self.model(x).float())
@@ -112,7 +119,54 @@ class OwnGraph(nn.Module):
         return tuple(self.named_outputs(*inputs).values())
 
 
-def resize_in_float(image: Tensor, size: Sequence[int]) -> Tensor:
-    """`leyden.data.decode.resized` for exporters, which know no uint8 there: rounded to whole levels."""
+def from_data(task: Supervised, datamodule: LightningDataModule, metadata: Metadata) -> tuple[Graph, Metadata, Cases]:
+    """A task of leyden, on samples of val, or else of test or train; UserError where the data shows none."""
+    if not isinstance(datamodule, DataModule) or datamodule.transforms["val"]:
+        raise UserError("An export is checked on samples of a datamodule of leyden, and one without eval_transforms.")
+    samples = next(datamodule.splits[split] for split in ("val", "test", "train") if len(datamodule.splits[split]))
+    cases: Cases = []
+    for count in BATCHES:
+        inputs = raw_batch(samples, metadata, count)
+        x: Any = inputs if len(inputs) > 1 else to_float(decode.resized(inputs[0], metadata.size))
+        with torch.no_grad():
+            cases.append((inputs, (task.readout()(task(x).float()),)))
+    return Graph(task, metadata.size).eval(), metadata, cases
+
+
+def raw_batch(samples: Samples, metadata: Metadata, count: int) -> tuple[Tensor, ...]:
+    """Some samples; where any length or size is taken, of one that depends on `count`."""
+    x, _, _ = samples.__getitems__([(count + place) % len(samples) for place in range(count)])
+    if metadata.kind == "sequence":
+        values, lengths = x
+        return pad(values, (0, 0, 0, count - 1)), lengths
+    if metadata.size:
+        height, width = metadata.size
+        x = decode.resized(x, [height + 9 * (count - 1), width + 5 * (count - 1)])
+    return (x,)
+
+
+def from_example(task: LightningModule) -> tuple[OwnGraph, Metadata, Cases]:
+    """A user's own task, by its forward and `example_input`; UserError where it lacks one of them."""
+    example: Any = getattr(task, "example_input", None)
+    keys = list(example) if isinstance(example, dict) else None
+    parts = list(example.values()) if keys else example if isinstance(example, tuple | list) else [example]
+    good = parts and all(isinstance(part, Tensor) and part.dim() and len(part) for part in parts)
+    if not good or not is_overridden("forward", task):
+        needs = "a forward(batch) and an example_input, tensors that are a batch for it"
+        raise UserError(f"{type(task).__name__} cannot be exported: it needs {needs}.")
+    graph = OwnGraph(task, keys).eval()
+    batches = [tuple(part.detach().cpu()[torch.arange(n) % len(part)] for part in parts) for n in BATCHES]
+    with torch.no_grad():
+        cases: Cases = [(inputs, graph(*inputs)) for inputs in batches]
+        named = graph.named_outputs(*batches[0])
+    inputs = dict(zip(keys or inspect.signature(task.forward).parameters, parts, strict=False))
+    dims, outputs = ({key: ["batch", *x.shape[1:]] for key, x in part.items()} for part in (inputs, named))
+    return graph, Metadata("own", dims, outputs, str(parts[0].dtype).removeprefix("torch.")), cases
+
+
+def resized(image: Tensor, size: Sequence[int] | None) -> Tensor:
+    """As of `leyden.data.decode`, but for exporters, which know no uint8 there: rounded to whole levels."""
+    if size is None:
+        return image
     image = interpolate(image.float(), tuple(size), mode="bilinear", antialias=True)
     return image.round().clamp(0, 255).to(torch.uint8)

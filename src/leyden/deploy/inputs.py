@@ -1,4 +1,4 @@
-"""What a user's path holds, one sample after the other: pictures, sequences, rows of tables, batches of them."""
+"""What a user's path holds, sample by sample: pictures, sequences, rows of tables, batches of them."""
 
 import glob
 import math
@@ -17,7 +17,7 @@ from leyden.data.samples import transformed
 from leyden.deploy.graph import Metadata
 
 BATCHES = (".npy", ".npz")
-ENDINGS = {"image": (*decode.ENDINGS, *BATCHES), "sequence": (".csv", *BATCHES), "table": (*table.ENDINGS, *BATCHES)}
+ENDINGS = {"image": (*decode.ENDINGS, *BATCHES), "sequence": (".csv", ".npy"), "table": (*table.ENDINGS, *BATCHES)}
 
 
 class Sample(NamedTuple):
@@ -28,11 +28,13 @@ class Sample(NamedTuple):
 
 
 def of_path(path: str, metadata: Metadata) -> list[Sample]:
-    """All samples of a file, a folder or a pattern; UserError if there is none. Of several files one may be bad."""
+    """The samples of a file, a folder or a pattern; UserError if there is none. Of several files one may be bad."""
     files, samples = matching_files(path, metadata.kind), list[Sample]()
     for name, file in files:
         try:
-            if file.suffix.lower() in BATCHES or metadata.kind == "sequence":
+            if metadata.kind == "sequence":
+                samples += [Sample(name, as_batch(file, folders.load(file), metadata)[0])]
+            elif file.suffix.lower() in BATCHES:
                 samples += arrays(name, file, metadata)
             else:
                 samples += rows(name, file, metadata) if metadata.kind == "table" else [Sample(name, file)]
@@ -44,7 +46,7 @@ def of_path(path: str, metadata: Metadata) -> list[Sample]:
 
 
 def matching_files(path: str, kind: str) -> list[tuple[str, Path]]:
-    """Name and path of each file, sorted; hidden ones in a folder are left out. Raises UserError if there is none."""
+    """Name and path of each file, sorted, without hidden ones; UserError if there is none."""
     root = Path(path).expanduser()
     pattern = glob.escape(str(root)) + "/**" * root.is_dir() if root.exists() else str(root)
     found = [Path(name) for name in sorted(glob.glob(pattern, recursive=True)) if name.lower().endswith(ENDINGS[kind])]
@@ -55,56 +57,36 @@ def matching_files(path: str, kind: str) -> list[tuple[str, Path]]:
 
 
 def arrays(name: str, file: Path, metadata: Metadata) -> list[Sample]:
-    """The samples of a .npy file, of `x` of a .npz file, or a sequence in a .csv file; UserError if they do not fit."""
+    """The pictures or rows of a .npy file, or of `x` of a .npz file; UserError if they do not fit."""
     try:
-        csv = file.suffix.lower() == ".csv"
-        content: Any = {"x": folders.load(file).numpy()} if csv else np.load(file, mmap_mode="c", allow_pickle=False)
-        x, lengths = (content, None) if isinstance(content, np.ndarray) else (content["x"], content.get("lengths"))
-        beside = file.with_name(file.name.removesuffix("x.npy") + "lengths.npy")  # of padded sequences, as data=arrays
-        if metadata.kind == "sequence" and beside.exists():
-            lengths = np.load(beside)
-        x = torch.from_numpy(x)
-    except UserError:
-        raise
+        content: Any = np.load(file, mmap_mode="c", allow_pickle=False)
+        x = torch.from_numpy(content if isinstance(content, np.ndarray) else content["x"])
     except Exception as error:  # damaged heads and archives have errors of many kinds
         raise UserError(f"{file} cannot be read as a batch ({said(error)}).") from error
     if metadata.kind == "table":  # from float64: the rest fits into 32 bits
         x = x.double() - torch.tensor([column.get("offset", 0.0) for column in metadata.columns or [{}]]).double()
     batch = as_batch(file, x, metadata)
-    samples = []
-    for index, part in enumerate(batch):
-        part = part if lengths is None else part[: lengths[index]]  # without its padding
-        good = metadata.kind != "sequence" or (len(part) and part.isfinite().all())
-        where = name if len(batch) == 1 else f"{name}[{index}]"
-        samples.append(Sample(where, part if good else f"{where} is empty, or holds NaN or infinity."))
-    return samples
+    return [Sample(f"{name}[{index}]" if len(batch) > 1 else name, part) for index, part in enumerate(batch)]
 
 
 def as_batch(what: object, x: Tensor, metadata: Metadata, floats: bool = False) -> Tensor:
-    """Samples as the model takes them, or a single one as a batch; UserError if x is not of its shape or type.
+    """Samples as the model takes them, or one as a batch; UserError if x is not of its shape or type.
 
     `floats`: pictures may be of 0..1, too.
     """
-    dims = metadata.dims
-    if metadata.kind == "image" and x.dim() == 3 and dims[1] == 1:
-        x = x[:, None]  # N x H x W
-    elif metadata.kind == "image" and x.dim() == 4 and x.shape[1] != dims[1] and x.shape[3] == dims[1]:
-        x = x.movedim(3, 1)  # N x H x W x C
+    dims, picture = metadata.dims, metadata.kind == "image"
     batch = x[None] if x.dim() == len(dims) - 1 else x
     same = [isinstance(d, str) or d == size for d, size in zip(dims, batch.shape, strict=False)]
     fits = batch.dim() == len(dims) and all(same) and batch.numel()
     raw = (x.dtype == torch.uint8) == (metadata.dtype == "uint8")  # bytes are scaled to 0..1 later
-    typed = metadata.kind != "image" or raw or (floats and x.is_floating_point())
-    if not (fits and typed):
+    if not fits or (picture and not raw and not (floats and x.is_floating_point())):
         kind, takes, got = str(x.dtype)[6:], *(" x ".join(map(str, sizes)) for sizes in (dims, x.shape))
         raise UserError(f"{what} must hold {metadata.dtype} of {takes}, as the model takes it; got {kind} of {got}.")
-    if metadata.kind != "image":
-        return batch.float()
-    return batch.float() if batch.is_floating_point() else decode.resized(batch, metadata.size)
+    return decode.resized(batch, metadata.size) if picture and x.dtype == torch.uint8 else batch.float()
 
 
 def rows(name: str, file: Path, metadata: Metadata) -> list[Sample]:
-    """The rows of a CSV file, by the names of the columns where the run knows them; UserError where it lacks some."""
+    """The rows of a table, by the names of its columns where the run knows them; UserError where it lacks some."""
     cells, lines, _ = table.load(file, metadata.separator, metadata.missing, metadata.encoding)
     columns, count = metadata.columns or [{"name": column} for column in cells], metadata.dims[1]
     if missing := [column["name"] for column in columns if column["name"] not in cells]:
@@ -126,22 +108,21 @@ def rows(name: str, file: Path, metadata: Metadata) -> list[Sample]:
 def collate(metadata: Metadata, transforms: list[Callable[[Tensor], Tensor]], samples: list[Sample]) -> dict[str, Any]:
     """The batch of a Predictor; of sequences `x` is values, padded with zeros, and lengths."""
     good, errors = list[Tensor](), list[str | None]()
-    for name, x in samples:
+    for _, x in samples:
         try:
+            if isinstance(x, str):
+                raise UserError(x)
             if isinstance(x, Path):
                 channels, *sides = metadata.dims[1:]
                 size: Any = metadata.size or (None if "height" in sides else sides)  # as it is, for own transforms
                 x = decode.decode(x, size, channels, metadata.background)
-            if isinstance(x, str):
-                raise UserError(x)
-            x = transformed(x, transforms)
-            if good and x.dim() == 3 and x.shape != good[0].shape:
-                raise UserError(f"{name} is {list(x.shape)} after the run's transforms, others are not.")
-            good.append(x)
+            good.append(transformed(x, transforms))
             errors.append(None)
         except UserError as error:
             errors.append(str(error))
-    parts: Any = (torch.stack(good),) if good and good[0].dim() != 2 else None
-    if good and parts is None:
-        parts = pad_sequence(good, batch_first=True), torch.tensor([len(values) for values in good])
-    return {"names": [sample.name for sample in samples], "x": parts, "y": None, "errors": errors}
+    batch: Any = None
+    if good and good[0].dim() == 2:
+        batch = pad_sequence(good, batch_first=True), torch.tensor(list(map(len, good)))
+    elif good:
+        batch = (torch.stack(good),)
+    return {"names": [sample.name for sample in samples], "x": batch, "y": None, "errors": errors}

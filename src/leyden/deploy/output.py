@@ -1,7 +1,7 @@
 """The one file that a command writes, whole or not at all, and the rows of a prediction in it."""
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import torch
 from pandas import DataFrame
 from torch import Tensor
 
-from leyden import UserError, files, listed, said
+from leyden import UserError, files, listed
 
 
 @contextmanager
@@ -21,7 +21,7 @@ def writing(path: Path, overwrite: bool = False) -> Iterator[Path]:
     Raises UserError where the file may not be replaced, or cannot be written.
     """
     if path.is_dir() or (path.exists() and not overwrite):
-        raise UserError(f"{path} is there already; type another output=<file>, or overwrite=true to replace a file.")
+        raise UserError(f"{path} is there already; type another output=<file>, or overwrite=true.")
     made = not path.parent.exists()
     try:
         with files.replacing(path) as beside:
@@ -43,27 +43,23 @@ def table(outputs: list[Any]) -> tuple[DataFrame, dict[str, np.ndarray]]:
     Raises UserError where they are no dicts of columns, or nothing.
     """
     groups, parts = outputs if outputs and isinstance(outputs[0], list) else [outputs], []
-    for number, part in [(number, part) for number, group in enumerate(groups) for part in group]:
-        arrays = {str(key): as_array(value) for key, value in part.items()} if isinstance(part, Mapping) else {}
-        sizes = {array.shape[:1] for array in arrays.values()}
-        if len(sizes) != 1 or () in sizes:
-            raise UserError("`predict_step` must return a dict of tensors or lists with an entry for each sample.")
-        parts.append(({"dataloader_idx": np.full(sizes.pop(), number)} if len(groups) > 1 else {}) | arrays)
-    if not parts:
+    if not any(groups):
         raise UserError("There is nothing to predict in what was asked for.")
     try:
+        for number, part in [(number, part) for number, group in enumerate(groups) for part in group]:
+            arrays = {str(key): as_array(value) for key, value in part.items()}
+            (count,) = {len(array) for array in arrays.values()}
+            parts.append(({"dataloader_idx": np.full(count, number)} if len(groups) > 1 else {}) | arrays)
         whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    except (KeyError, ValueError) as error:
-        raise UserError(f"`predict_step` must return the same names and shapes each time ({said(error)}).") from error
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        must = "a dict of tensors or lists, an entry for each sample, with the same names and shapes each time"
+        raise UserError(f"`predict_step` must return {must}.") from error
     count = len(next(iter(whole.values())))
     columns: dict[str, Any] = {"name": list(map(str, range(count)))}
-    for name, array in whole.items():
-        if array.size == count:  # floats with the digits that their type has
-            values = array.reshape(count)
-            columns[name] = values.astype(str).astype(float) if array.dtype.kind == "f" else values
-    errors = columns.pop("error", None)
-    rows = DataFrame(columns | {"error": errors})
-    return rows, {name: array for name, array in whole.items() if array.size != count}
+    for name in [name for name, array in whole.items() if array.size == count]:
+        values = whole.pop(name).reshape(count)  # floats with the digits that their type has
+        columns[name] = values.astype(str).astype(float) if values.dtype.kind == "f" else values
+    return DataFrame(columns | {"error": columns.pop("error", None)}), whole
 
 
 def as_array(values: Any) -> np.ndarray:
@@ -74,9 +70,9 @@ def as_array(values: Any) -> np.ndarray:
 
 
 def save(outputs: list[Any], path: Path | None, beside: Path | None, overwrite: bool) -> DataFrame:
-    """Write what predict_steps returned to the path beside the file, or to the screen, and arrays to a .npz file."""
+    """Write what predict_steps returned beside the file, or to the screen, and arrays to a .npz file."""
     rows, arrays = table(outputs)
-    if path is None and arrays:
+    if arrays and path is None:
         raise UserError(f"{listed(arrays)} of `predict_step` are arrays, which need a file; type output=<file>.csv.")
     if path and path.suffix.lower() == ".jsonl":
         rows.to_json(beside, orient="records", lines=True, force_ascii=False, double_precision=15)

@@ -1,6 +1,5 @@
-"""A prediction: batches of samples in, columns of names and values out; under a Trainer, or by hand in Python."""
+"""A prediction: batches in, columns of names and values out; under a Trainer, or by hand in Python."""
 
-import inspect
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -8,11 +7,12 @@ from typing import Any, NamedTuple
 
 import torch
 from lightning import LightningDataModule, LightningModule
+from lightning.pytorch.utilities import CombinedLoader
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
-from leyden import UserError, require
+from leyden import require
 from leyden.data.datamodule import DataModule
 from leyden.data.image_folder import ImageFolder
 from leyden.deploy import graph, inputs, output
@@ -36,7 +36,7 @@ class Predictor(LightningModule):
         readable = torch.zeros(0, width) if batch["x"] is None else self.graph(*batch["x"]).cpu()
         outputs = readable.new_full((len(errors), width), math.nan)
         outputs[torch.tensor([error is None for error in errors])] = readable
-        columns: dict[str, Any] = {"name": batch["names"]}
+        columns: dict[str, Any] = {"name": list(map(str, batch["names"]))}
         if not classes:
             columns |= numbered("prediction", outputs) | ({} if y is None else numbered("target", y))
             return columns | {"error": errors}
@@ -65,25 +65,18 @@ def of_split(split: str, data: DataModule) -> Iterator[dict[str, Any]]:
         yield {"names": names, "x": x if isinstance(x, tuple) else (x,), "y": y, "errors": [None] * len(y)}
 
 
-def to_predict(task: LightningModule, datamodule: LightningDataModule, split: str) -> LightningDataModule:
-    """The datamodule, so changed that a split is what the task predicts; UserError where it has no loader in order."""
+def to_predict(datamodule: LightningDataModule, split: str) -> LightningDataModule:
+    """The datamodule, so changed that it predicts a split; UserError where it has no loader for it in order."""
     if isinstance(datamodule, DataModule) and split != "predict":
         datamodule.tested, split = split, "test"
     good = split != "train" and is_overridden(f"{split}_dataloader", datamodule)
     require(good, "split", f"one of val, test, predict that {type(datamodule).__name__} has a loader for", split)
     loader, setup = getattr(datamodule, f"{split}_dataloader"), datamodule.setup
 
-    def predict_dataloader() -> Any:
-        loaders = loader()
-        if not isinstance(loaders, list | tuple | dict):
-            return iter(loaders)  # Lightning would build a loader anew, which may fail
-        if "dataloader_idx" not in inspect.signature(task.predict_step).parameters:
-            raise UserError(f"There are several loaders: predict_step of {type(task).__name__} needs a dataloader_idx.")
-        return [iter(each) for each in (loaders.values() if isinstance(loaders, dict) else loaders)]
-
     changed: Any = datamodule
     changed.setup = lambda stage: setup("validate" if split == "val" else split)
-    changed.predict_dataloader = predict_dataloader
+    # iterators, as Lightning would build a loader anew, which may fail
+    changed.predict_dataloader = lambda: list(map(iter, CombinedLoader(loader()).flattened))
     return changed
 
 
@@ -109,32 +102,29 @@ class Loaded(NamedTuple):
         metadata, y = graph.metadata_of(self.config, task.meaning), None
         sequence = metadata.kind == "sequence"
         if isinstance(x, tuple | list) and hasattr(x[0], "shape") != sequence:  # a batch
-            x, y = x[0], torch.as_tensor(x[1])
-        values, *lengths = map(torch.as_tensor, x if isinstance(x, tuple | list) and sequence else [x])
+            x, y, *_ = x
+        values, *lengths = map(torch.as_tensor, x if isinstance(x, tuple | list) else [x])
         values = inputs.as_batch("x", values, metadata, floats=True)
         if sequence and not lengths:
             lengths = [torch.full((len(values),), values.shape[1])]
-        batch: dict[str, Any] = {"names": list(map(str, range(len(values)))), "errors": [None] * len(values)}
-        batch |= {"y": None if y is None else y.reshape(len(values), -1)}
+        batch: dict[str, Any] = {"names": range(len(values)), "y": y, "errors": [None] * len(values)}
         batch["x"] = [part.to(task.device) for part in (values, *lengths)]
         predictor = Predictor(graph.Graph(task), metadata, top_k, all_probs)
         return output.table([predictor.predict_step(batch)])[0]
 
 
 def trained(cfg: DictConfig) -> LightningModule:
-    """The task of a run, with the weights of the checkpoint that `cfg.run` is; UserError where they do not fit."""
+    """The task of a run, with the weights of the checkpoint `cfg.run`; UserError where they do not fit."""
     task = build.task(cfg)
     checkpoints.load(task, Path(cfg.run))
     return task
 
 
 def load(run: Path | str, exact: bool = True, trusted: Sequence[str] = ()) -> Loaded:
-    """`leyden.load`: a run by what `run=` takes, with the weights of its best checkpoint or of the one that is named.
+    """`leyden.load`: what `run=` takes, with the weights of its best checkpoint or of the one that is named.
 
     `exact=False`: also where the data has changed; `trusted`: packages that it may build from, besides those in conf/.
-
-    Raises:
-        UserError: there is no such run, it may not be built, or its data is gone or has changed.
+    Raises UserError where there is no such run, it may not be built, or its data is gone or has changed.
     """
     found = paths.find(str(run), paths.logs_folder())
     tree = configs.stored(found.directory)

@@ -5,8 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from leyden.report.results import FACTS, MISSING, flat, logged, read, setting
-from leyden.run.keys import role
+from leyden.report.results import MISSING, flat, is_setting, logged, read, setting
 from leyden.run.run import Run
 
 COMPARED = (  # keys of run.json
@@ -15,7 +14,7 @@ COMPARED = (  # keys of run.json
 
 
 def difference(first: Path, second: Path) -> str:
-    """What differs in the config, in code, machine and data, and in the results; and the step where losses part."""
+    """What differs in config, code, machine, data and results, and the step where losses part."""
     lines, one, other = [f"a  {first}", f"b  {second}"], facts(first), facts(second)
     for title, a in one.items():
         b = other[title]
@@ -28,10 +27,10 @@ def difference(first: Path, second: Path) -> str:
 def facts(directory: Path) -> dict[str, dict[str, Any]]:
     """What is compared of a run: its config, its surroundings, its results."""
     run, row, patch = Run(directory), read(directory), directory / "changes.patch"
-    config = {key: row[key] for key in row if key not in FACTS and "/" not in key and role(key) != "label"}
+    config = {key: value for key, value in row.items() if is_setting(key)}
     around = {key: value for key, value in flat(run.record).items() if re.fullmatch(COMPARED, key)}
     around["uncommitted changes"] = hashlib.sha256(patch.read_bytes()).hexdigest()[:8] if patch.is_file() else "none"
-    results = {key: row[key] for key in row if key in ("status", "best_epoch") or "/" in key}
+    results = {key: value for key, value in row.items() if key in ("status", "best_epoch") or "/" in key}
     results["weights_sha256"] = run.metrics.get("weights_sha256")
     return {"config": config, "code, machine and data": around, "results": results}
 

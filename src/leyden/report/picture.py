@@ -19,7 +19,7 @@ LOOK: dict[str, Any] = {"font.size": 9, "axes.grid": True, "grid.alpha": 0.3, "t
 
 
 def draw(tables: list[Table], file: Path) -> None:
-    """Write the picture, a panel of curves for each table and one for each setting; UserError where it cannot be."""
+    """Write the picture: for each table a panel of curves, and one for each setting. Raises UserError."""
     panels: list[tuple[Table, Any]] = [(table, key) for table in tables for key in (None, *table.settings)]
     across, down = min(len(panels), ACROSS), math.ceil(len(panels) / ACROSS)
     with style.context(["tableau-colorblind10", LOOK]):
@@ -35,28 +35,26 @@ def draw(tables: list[Table], file: Path) -> None:
 
 
 def learning_curves(axes: Axes, table: Table) -> None:
-    """The metric over the epochs, of the best rows: the mean and one standard deviation over seeds and folds."""
+    """The metric over the epochs, of the best rows: the mean over seeds and folds."""
     metric = table.metric.replace("test/", "val/")  # the test is known at the end only
     for _, row in table.rows[:BEST].iterrows():
-        points = mean_curve(row.runs, metric)
         words = [f"{key.rpartition('.')[2]}={setting(row[key])}" for key in table.settings]
         name = " ".join(words) or Path(row.runs[0]).name
-        axes.plot(points.index, points["mean"], label=f"{name[:60]}: {mean_and_std(row.value, row['std'], row.n)}")
-        axes.fill_between(points.index, points["mean"] - points["std"], points["mean"] + points["std"], alpha=0.15)
+        points = mean_curve(row.runs, metric)
+        axes.plot(points.index, points, label=f"{name[:60]}: {mean_and_std(row.value, row['std'], row.n)}")
     axes.set(xlabel="epoch", ylabel=metric, title=f"the best {BEST}" if len(table.rows) > BEST else "learning curves")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(fontsize=7)
 
 
-def mean_curve(runs: list[str], metric: str) -> pandas.DataFrame:
-    """By epoch the mean and standard deviation over the runs that got as far, without epochs that have no number."""
-    points = pandas.concat([curve(run, metric) for run in runs]).astype(float)
-    points = points[points.abs() < math.inf]
-    return points.groupby(level=0).agg(["mean", "std"]).fillna({"std": 0.0})
+def mean_curve(runs: list[str], metric: str) -> pandas.Series:
+    """By epoch the mean over the runs that got as far, without epochs that have no number."""
+    points = pandas.concat([curve(run, metric) for run in runs])
+    return points[points.abs() < math.inf].groupby(level=0).mean()
 
 
 def against(axes: Axes, table: Table, key: str) -> None:
-    """The value of each row against one setting: numbers on their scale, anything else side by side."""
+    """The value of each row against one setting: numbers on a scale, anything else side by side."""
     rows = table.rows[table.rows.value.abs() < math.inf]
     places = rows[key].tolist()
     axes.set(xlabel=key, ylabel=table.metric, title=f"{table.metric} by {key.rpartition('.')[2]}")

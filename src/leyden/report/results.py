@@ -4,8 +4,6 @@ import csv
 import json
 import math
 import re
-import sys
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from difflib import get_close_matches
@@ -19,21 +17,19 @@ import yaml
 from leyden import UserError, listed, require
 from leyden.run import paths
 from leyden.run.configs import NEEDED
-from leyden.run.keys import direction
+from leyden.run.keys import direction, role
 from leyden.run.run import Run, Status, status_of
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the one in C is ten times faster
 MISSING = "-"
-PROGRESS_S = 2  # between two lines that say how far the reading is
 # columns that are neither metrics nor keys of the config
-FACTS = ["path", "status", "reason", "damaged", "monitor", "best_epoch", "seconds", "samples_per_second", "overrides"]
+FACTS = ["path", "status", "reason", "damaged", "monitor", "best_epoch", "seconds", "samples_per_second"]
 
 
 def results(folder: Path | str, metric: str | None = None) -> pandas.DataFrame:
     """`leyden.results`: the rows of `read_all`; with a metric its best value of each run, and the best run first.
 
-    Raises:
-        UserError: there is no run, or none has the metric.
+    Raises UserError where there is no run, or none has the metric.
     """
     runs = read_all([folder], paths.logs_folder())
     if metric:
@@ -45,7 +41,7 @@ def results(folder: Path | str, metric: str | None = None) -> pandas.DataFrame:
 
 
 def curves(run: Path | str) -> pandas.DataFrame:
-    """`leyden.curves`: the metrics.csv of what `run=` takes, a row for each step or epoch; UserError if it is none."""
+    """`leyden.curves`: the metrics.csv of what `run=` takes, a row for each step or epoch. Raises UserError."""
     return logged(paths.find(str(run), paths.logs_folder()).directory)
 
 
@@ -53,10 +49,8 @@ def read_all(places: Iterable[Path | str], logs: Path) -> pandas.DataFrame:
     """The runs in folders and the folders below, each once; a folder may be typed from the project, or as a name=.
 
     Columns are FACTS; the keys of the config, with interpolations as they are written; and the metrics, such as
-    `val/acc`: of the objective and of what was monitored the best value, of others the last.
-
-    Raises:
-        UserError: a place is no folder, or there is no run in any.
+    `val/acc`: of the objective and of what was monitored the best value, of others the last. Raises UserError where
+    there is no such folder, or no run.
     """
     folders: dict[Path, None] = {}
     for place in places:
@@ -64,12 +58,7 @@ def read_all(places: Iterable[Path | str], logs: Path) -> pandas.DataFrame:
         if not (found := [path for path in near if path.is_dir()]):
             raise UserError(f"{place} is no folder; type a run, a sweep, or a folder of them, such as logs/train.")
         folders |= dict.fromkeys(run_folders(found[0]))
-    rows, said = [], time.monotonic()
-    for count, folder in enumerate(folders):
-        if time.monotonic() - said > PROGRESS_S:
-            said = time.monotonic()
-            print(f"{count:,} of {len(folders):,} runs are read", file=sys.stderr)
-        rows += [row] if (row := read(folder)) else []
+    rows = [row for row in map(read, folders) if row]
     if not rows:
         raise UserError(f"There is no run in {listed(places)}; python src/train.py makes one.")
     return pandas.DataFrame(rows, dtype=object)
@@ -92,8 +81,8 @@ def read(directory: Path) -> dict[str, Any]:
     if "run" in row or "rounds" in row:
         return {}
     status, whole, best = status_of(record), row.keys() >= set(NEEDED), metrics.get("best", {})
-    objective = row.get("objective") or best.get("monitor")
     good = {"run.json": record, "metrics.json": metrics or status != Status.FINISHED, "config.yaml": whole}
+    objective = row.get("objective") or best.get("monitor")
     for split in ("train", "val", "test"):
         row |= {name: value for name, value in metrics.get(split, {}).items() if "/" in name}
     if best:
@@ -108,17 +97,17 @@ def read(directory: Path) -> dict[str, Any]:
         "best_epoch": best["epoch"] + 1 if best else None,  # as people count
         "seconds": metrics.get("seconds"),
         "samples_per_second": metrics.get("samples_per_second"),
-        "overrides": record.get("overrides") or [],
     }
 
 
 def load(file: Path) -> dict[str, Any]:
     """Dotted key -> value of a YAML file; empty where it is none."""
-    try:
-        sections = map(section, re.split(r"\n(?=[^\s-])", file.read_text(encoding="utf-8")))
-        return {key: value for part in sections for key, value in part.items()}
-    except (OSError, ValueError, yaml.YAMLError):
-        return {}
+    row: dict[str, Any] = {}
+    with suppress(OSError, ValueError, yaml.YAMLError):
+        for text in re.split(r"\n(?=[^\s-])", file.read_text(encoding="utf-8")):
+            row |= section(text)
+        return row
+    return {}
 
 
 @lru_cache(maxsize=10_000)
@@ -135,6 +124,11 @@ def flat(node: dict[str, Any], prefix: str = "") -> dict[str, Any]:
         key = prefix.removesuffix(".") if name == "_target_" and prefix else f"{prefix}{name}"
         dotted |= flat(child, f"{key}.") if isinstance(child, dict) and child else {key: child}
     return dotted
+
+
+def is_setting(column: str) -> bool:
+    """Whether a column is a key of the config, and not one that only labels a run."""
+    return column not in FACTS and "/" not in column and role(column) != "label"
 
 
 # metrics
@@ -190,16 +184,15 @@ def logged(directory: Path | str, **options: Any) -> pandas.DataFrame:
 
 
 def where(runs: pandas.DataFrame, condition: str) -> pandas.DataFrame:
-    """The runs that have key=value, of any column; UserError where no run has the key, or it is no condition."""
+    """The runs that have key=value; UserError where no run has the key, or it is no condition."""
     key, equals, text = condition.partition("=")
-    near = get_close_matches(key, list(runs), 1) or ["optimizer.lr"]
-    must = f"a key of the runs and its value, as {near[0]}=<value>"
-    require(bool(equals) and key in runs, "--where", must, condition)
+    near, *_ = [*get_close_matches(key, list(runs), 1), "optimizer.lr"]
+    require(bool(equals) and key in runs, "--where", f"a key of the runs and its value, as {near}=<value>", condition)
     return runs[[matches(value, text) for value in runs[key]]]
 
 
 def matches(value: Any, text: str) -> bool:
-    """Whether a value of a config is what was typed: a number, a list, a text, or the name of a class or its file."""
+    """Whether a value is what was typed: a number, a list, a text, or the name of a class or its file."""
     try:
         return float(value) == float(text)
     except (TypeError, ValueError):

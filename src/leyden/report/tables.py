@@ -1,6 +1,5 @@
 """Runs as a table, best first: what differs, and the mean and standard deviation over seeds and folds."""
 
-import math
 import os
 from collections import Counter
 from collections.abc import Iterable
@@ -11,8 +10,7 @@ import pandas
 from tabulate import tabulate
 
 from leyden import listed
-from leyden.report.results import FACTS, MISSING, check_metric, mode_of, setting, with_best
-from leyden.run.keys import role
+from leyden.report.results import MISSING, check_metric, is_setting, mode_of, setting, with_best
 from leyden.run.run import Status
 
 REPEATS = ("seed", "data.fold")  # keys of runs that are one row
@@ -31,24 +29,23 @@ class Table:
 
 
 def tables(runs: pandas.DataFrame, metric: str | None = None) -> list[Table]:
-    """A table for each objective, the most frequent first, or the one of a metric; UserError if no run knows it."""
-    if metric is None:
-        return [table(runs[runs.objective == name], name) for name in runs.objective.value_counts().index]
-    check_metric(runs, metric)
-    return [table(runs, metric)]
+    """A table for each objective, the most frequent first, or that of a metric; UserError if no run has it."""
+    if metric:
+        check_metric(runs, metric)
+        return [table(runs, metric)]
+    return [table(runs[runs.objective == name], name) for name in runs.objective.value_counts().index]
 
 
 def table(runs: pandas.DataFrame, metric: str) -> Table:
     """Rank the rows; runs that differ in the seed or the fold alone are one, the same run once more is another."""
     mode, keys = mode_of(runs, metric), differing(runs)
+    settings = [key for key in keys if key not in REPEATS]
     test = None if metric.startswith("test/") else runs.get(test_of(metric))
     runs = with_best(runs, metric, mode).assign(test=test, finished=runs.status == Status.FINISHED)
-    runs = runs.assign(place=range(len(runs))).sort_values("finished", ascending=False, kind="stable")
-    texts = runs[keys].map(str)
+    runs["place"] = range(len(runs))
+    texts = runs.sort_values("finished", ascending=False, kind="stable")[keys].map(str)
     copy = texts.groupby(keys).cumcount() if keys else runs.place
-    settings = [key for key in keys if key not in REPEATS]
-    runs["row"] = runs.groupby([*(texts[key] for key in settings), copy]).ngroup()
-    runs = runs.sort_values("place")
+    runs["row"] = texts.groupby([*(texts[key] for key in settings), copy]).ngroup()
     if runs.row.nunique() < len(runs):
         keys = settings
     rows = aggregate(runs).join(runs.drop_duplicates("row").set_index("row")[keys])
@@ -64,39 +61,30 @@ def aggregate(runs: pandas.DataFrame) -> pandas.DataFrame:
 
     A mean of which one has no number is none.
     """
-    rows = runs.groupby("row")
+    rows = runs.assign(path=runs.path.map(str)).groupby("row")
     counted = runs[runs.finished | (~rows.finished.transform("any") & runs.value.notna())]
-    numbers = counted[NUMBERS].astype(float)
-    means, finite = numbers.groupby(counted.row), numbers.where(numbers.abs() < math.inf).groupby(counted.row)
-    n = means.size()
-    found = means.mean().where(means.count().eq(n, axis=0))
-    deviations = finite.std().where(finite.count().eq(n, axis=0))
-    found = found.assign(n=n, std=deviations.value, test_std=deviations.test).reindex(rows.groups)
-    found["n"] = found.n.fillna(0).astype(int)
-    for name, values in ("status", rows.status), ("runs", rows.path):
-        found[name] = values.agg(list)
-    found["status"] = found.status.map(counts)
-    found["runs"] = [list(map(str, paths)) for paths in found.runs]
-    return found.assign(finished=rows.finished.any(), place=runs.drop_duplicates("row").set_index("row").place)
+    numbers = counted[NUMBERS].astype(float).groupby(counted.row)
+    n = numbers.size()
+    whole = numbers.count().eq(n, axis=0)
+    deviations = numbers.std().where(whole)
+    found = numbers.mean().where(whole).assign(std=deviations.value, test_std=deviations.test).reindex(rows.groups)
+    found["n"] = n.reindex(found.index, fill_value=0)
+    found["status"], found["runs"] = rows.status.agg(counts), rows.path.agg(list)
+    return found.assign(finished=rows.finished.any(), place=rows.place.min())
 
 
-def counts(statuses: list[str]) -> str:
+def counts(statuses: Iterable[str]) -> str:
     """How many there are of each, or the one that all have."""
     each = Counter(statuses).most_common()
     return ", ".join(f"{n} {status}" if len(each) > 1 else status for status, n in each)
 
 
 def differing(runs: pandas.DataFrame) -> list[str]:
-    """Keys of which the runs have several values.
-
-    Where the class differs, its own arguments do not say more: they count among runs of the same class, or when typed.
-    """
-    typed = {text.lstrip("+~").partition("=")[0] for overrides in runs.overrides for text in overrides}
-    keys = [key for key in runs if key not in FACTS and "/" not in key and role(key) != "label"]
-    texts = runs[keys].map(str)  # what is missing is a value, too
-    keys = [key for key in keys if texts[key].nunique() > 1]
+    """Keys of which the runs have several values; the arguments of a class are compared among runs of that class."""
+    texts = runs[list(filter(is_setting, runs))].map(str)  # what is missing is a value, too
+    keys = [key for key in texts if texts[key].nunique() > 1]
     above = {key: [name for name in classes(runs, keys) if key.startswith(f"{name}.")] for key in keys}
-    return [key for key in keys if not above[key] or key in typed or texts.groupby(above[key])[key].nunique().max() > 1]
+    return [key for key in keys if not above[key] or texts.groupby(above[key])[key].nunique().max() > 1]
 
 
 def classes(runs: pandas.DataFrame, keys: list[str]) -> list[str]:
@@ -111,8 +99,7 @@ def written(made: list[Table], form: str) -> str:
     """Tables as text, markdown, latex, csv or json; the last two have all digits."""
     if form in STYLES:
         return "\n".join(titled(table, form) for table in made)
-    whole = pandas.concat([table.rows.assign(metric=table.metric) for table in made], ignore_index=True)
-    whole.insert(0, "metric", whole.pop("metric"))
+    whole = pandas.concat({table.metric: table.rows for table in made}, names=["metric"]).reset_index("metric")
     if form == "csv":
         return whole.assign(runs=whole.runs.map(" ".join)).to_csv(index=False)
     return whole.to_json(orient="records", indent=2, force_ascii=False, double_precision=15) + "\n"
@@ -121,9 +108,10 @@ def written(made: list[Table], form: str) -> str:
 def titled(table: Table, form: str) -> str:
     """A table, on the screen with a line above it."""
     content, title = cells(table), ""
-    if form == "text":
-        unknown = f"{table.metric}, not ranked: its name does not say which is better\n"
-        title = f"best {table.metric} first ({table.mode})\n" if table.mode else unknown
+    if form == "text" and table.mode:
+        title = f"best {table.metric} first ({table.mode})\n"
+    elif form == "text":
+        title = f"{table.metric}, not ranked: its name does not say which is better\n"
     elif form == "markdown":
         content = content.map(lambda cell: cell.replace("|", "\\|"))
     sides = ["left" if name in ("run", "status", *table.settings) else "right" for name in content]
@@ -133,8 +121,8 @@ def titled(table: Table, form: str) -> str:
 def cells(table: Table) -> pandas.DataFrame:
     """The table as texts, without the columns that say nothing."""
     rows = table.rows
-    folder = above([Path(run) for runs in rows.runs for run in runs])
-    columns = {"run": [named(map(Path, runs), folder) for runs in rows.runs]}
+    folder = above(run for runs in rows.runs for run in runs)
+    columns = {"run": [named(runs, folder) for runs in rows.runs]}
     columns |= {key: rows[key].map(setting) for key in table.settings}
     columns[table.metric] = list(map(mean_and_std, rows.value, rows["std"], rows.n))
     columns["epoch"] = rows.epoch.round(1).map(setting)
@@ -152,18 +140,18 @@ def test_of(metric: str) -> str:
     return f"test/{metric.rpartition('/')[2]}"
 
 
-def above(runs: Iterable[Path]) -> Path:
+def above(runs: Iterable[Path | str]) -> Path:
     """The folder that all runs have in common."""
-    return Path(os.path.commonpath([run.parent for run in runs]))
+    return Path(os.path.commonpath([os.path.dirname(run) for run in runs]))
 
 
-def named(runs: Iterable[Path], folder: Path) -> str:
+def named(runs: Iterable[Path | str], folder: Path) -> str:
     """The first ten runs, from a folder above them, and how many there are besides."""
-    return listed(run.relative_to(folder).as_posix() for run in runs)
+    return listed(Path(run).relative_to(folder).as_posix() for run in runs)
 
 
 def mean_and_std(mean: float, std: float, n: int) -> str:
-    """Four decimals, or four digits where those would show none or too many; NaN of no run is no value."""
+    """Four decimals, or four digits where those would show none or too many."""
     if n == 0:
         return MISSING
     kind = ".4f" if mean == 0 or 1e-2 <= abs(mean) < 1e4 else ".4g"

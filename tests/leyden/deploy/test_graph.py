@@ -50,5 +50,5 @@ def test_the_resize_is_that_of_the_decoder(tmp_path):
     x = torch.randint(0, 256, (3, 50, 70), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
     Image.fromarray(x.permute(1, 2, 0).numpy()).save(tmp_path / "a.png")
     there = decode(tmp_path / "a.png", (20, 90)).int()
-    here = graph.resize_in_float(x[None], [20, 90])[0]
+    here = graph.resized(x[None], [20, 90])[0]
     assert here.dtype == torch.uint8 and (here.int() - there).abs().max() <= 1

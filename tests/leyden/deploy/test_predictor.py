@@ -5,9 +5,10 @@ from functools import partial
 
 import pytest
 import torch
+from lightning import Trainer
 from torch.utils.data import DataLoader
 
-from foreign.two_loaders import Doubled, Two, Unaware
+from foreign.two_loaders import Two, Unaware
 from leyden import UserError
 from leyden.deploy import inputs, output, predictor
 from leyden.deploy.graph import Metadata
@@ -68,8 +69,8 @@ def test_values():
 
 
 def test_a_task_that_knows_no_loaders_is_told_so():
-    data = predictor.to_predict(Unaware(), Two(), "test")
-    with pytest.raises(UserError, match="There are several loaders: predict_step of Unaware needs a dataloader_idx"):
-        data.predict_dataloader()
+    trainer = Trainer(logger=False, enable_progress_bar=False, accelerator="cpu")
+    with pytest.raises(RuntimeError, match=r"no `dataloader_idx` argument in `Unaware\.predict_step"):
+        trainer.predict(Unaware(), predictor.to_predict(Two(), "test"))
     with pytest.raises(UserError, match="`split` must be one of val, test, predict that Two has a loader for"):
-        predictor.to_predict(Doubled(), Two(), "predict")
+        predictor.to_predict(Two(), "predict")

@@ -134,15 +134,6 @@ def test_a_folder_is_found_from_anywhere(tmp_path, monkeypatch):
     assert len(leyden.curves("exp1")) == 2
 
 
-def test_a_long_reading_says_how_far_it_is(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(results, "PROGRESS_S", -1)
-    for n in range(3):
-        write(tmp_path / str(n))
-    leyden.results(tmp_path)
-    said = capsys.readouterr()
-    assert said.err.splitlines() == [f"{n} of 3 runs are read" for n in range(3)] and not said.out
-
-
 def test_leyden_loads_neither_torch_nor_pandas(tmp_path):
     write(tmp_path / "0")
     code = f"""

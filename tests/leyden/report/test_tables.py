@@ -94,8 +94,6 @@ def test_of_two_classes_the_name_says_it(tmp_path):
     assert differing(runs) == ["model"] and table(runs, "val/acc").rows.model.tolist() == ["CNN", "MLP"]
     make(tmp_path / "more", (0.7, {"model.hidden": [4]}))  # among the runs of one class its arguments count
     assert differing(runs_in(tmp_path)) == ["model", "model.hidden"]
-    typed = make(tmp_path / "typed", (0.5, {}, {"overrides": ["model.dropout=0.1"]}), (0.6, cnn))
-    assert differing(typed) == ["model", "model.dropout"]
 
 
 def test_each_objective_has_a_table_of_its_own(tmp_path):

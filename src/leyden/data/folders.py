@@ -1,27 +1,25 @@
 """Data in folders, one for each class, and above them, where it is split already, one for each split; sequences."""
 
 import hashlib
+import json
 import logging
 import os
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from importlib.util import find_spec
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.lib.format import read_array
 from torch import Tensor
 
 from leyden import UserError, listed, said
 from leyden.data.datamodule import SPLITS, DataModule
 from leyden.data.decode import shown
-from leyden.files import lock
+from leyden.files import lock, read_json, replacing
 
 log = logging.getLogger(__name__)
 NUMBER = re.compile(r'(^|,)[\s"]*([-+.\d]|(nan|inf|infinity)\b)', re.IGNORECASE)  # a cell that begins like one
@@ -63,29 +61,30 @@ class Folders(DataModule):
             raise UserError(f"{shown(root)} needs two or more classes, not {names}; set data.root=<folder>.")
         return names
 
-    def files(self, split: str) -> tuple[list[str], list[int]]:
-        """The split's files, relative to the root, '2' before '10', and the index of each one's class.
+    @cached_property
+    def listing(self) -> dict[str, tuple[list[str], list[int]]]:
+        """The files of each split, relative to the root, '2' before '10', and the index of the class of each."""
+        return {split: self.files(split) for split in self.roots}
 
-        Raises:
-            UserError: a class that train does not have, or one that has no file to train on.
-        """
-        root, found, ignored = self.roots[split], dict[str, str](), Counter[str]()
+    def files(self, split: str) -> tuple[list[str], list[int]]:
+        """Raises UserError for a class that train does not have, or one that has no file to train on."""
+        root, found, others = self.roots[split], dict[str, str](), list[str]()
         for folder in folders(root):
             for path in walk(root / folder):
-                if path.lower().endswith(self.endings):
-                    found[os.path.relpath(path, self.root)] = shown(folder)
+                name = os.path.relpath(path, self.root)
+                if name.lower().endswith(self.endings):
+                    found[name] = shown(folder)
                 else:
-                    ignored[shown(os.path.splitext(path)[1].lower()) or "no ending"] += 1
-        if ignored:
-            others = listed(f"{count} of {name}" for name, count in ignored.most_common())
-            log_once("files of other kinds in %s are left out: %s", shown(root), others)
+                    others.append(shown(name))
+        if others:
+            log_once("%d files of other kinds in %s are left out: %s", len(others), shown(root), listed(others))
         there = set(found.values())
         if strange := sorted(there.difference(self.classes)):
-            what = f"{listed(strange)} that train does not have: {listed(self.classes)}"
-            raise UserError(f"{shown(root)} has the classes {what}.")
+            train = f"train does not have: {listed(self.classes)}"
+            raise UserError(f"{shown(root)} has the classes {listed(strange)} that {train}.")
         if (empty := sorted(set(self.classes) - there)) and (split == "train" or not there):
-            what = f"{self.what} of the classes {listed(empty)}"
-            raise UserError(f"{shown(root)} has no {what}; add some, or delete the folder.")
+            none = f"no {self.what} of the classes {listed(empty)}"
+            raise UserError(f"{shown(root)} has {none}; add some, or delete the folder.")
         names, index = sorted(found, key=natural), {name: number for number, name in enumerate(self.classes)}
         return names, [index[found[name]] for name in names]
 
@@ -98,10 +97,12 @@ def walk(root: Path) -> Iterator[str]:
         raise UserError(f"{shown(error.filename)} cannot be read ({error.strerror}).") from error
 
     for folder, inner, names in os.walk(root, followlinks=True, onerror=stop):
-        new = os.path.realpath(folder) not in entered
-        inner[:] = [name for name in inner if new and not name.startswith(".")]
-        yield from (os.path.join(folder, name) for name in names if new and not name.startswith("."))
-        entered.add(os.path.realpath(folder))
+        if (real := os.path.realpath(folder)) in entered:
+            inner.clear()
+            continue
+        entered.add(real)
+        inner[:] = [name for name in inner if not name.startswith(".")]
+        yield from (os.path.join(folder, name) for name in names if not name.startswith("."))
 
 
 def folders(root: str | Path) -> list[str]:
@@ -127,14 +128,19 @@ def log_once(*line: Any) -> None:
 
 
 @contextmanager
-def remembering(data_dir: Path, kind: str, *key: Any) -> Iterator[Path]:
-    """The JSON file in <data_dir>/<kind> for what is known under a key, locked; UserError if it cannot be written."""
+def remembered(data_dir: Path, kind: str, *key: Any) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """What <data_dir>/<kind> holds under a key, to add to, and its file, which is locked and written at the end."""
     digest = hashlib.blake2b(repr(key).encode("utf-8", "backslashreplace"), digest_size=8)
     memory = data_dir / kind / f"{digest.hexdigest()}.json"
     try:
         memory.parent.mkdir(parents=True, exist_ok=True)
         with lock(memory.with_suffix(".lock")):
-            yield memory
+            known = read_json(memory)
+            before = dict(known)
+            yield memory, known
+            if known != before:
+                with replacing(memory) as part:
+                    part.write_text(json.dumps(known))
     except OSError as error:
         what = f"{memory.parent} cannot be written ({error.strerror or error})"
         raise UserError(f"{what}; set data_dir=<folder>.") from error
@@ -148,8 +154,8 @@ class SequenceFolder(Folders):
     def read(self, split: str) -> tuple[list[Tensor], Tensor] | None:
         if split not in self.roots:
             return None
-        names, labels = self.files(split)
-        first = self.root / (names if split == "train" else self.files("train")[0])[0]
+        names, labels = self.listing[split]
+        first = self.root / self.listing["train"][0][0]
         x, columns = [load(self.root / name) for name in names], load(first).shape[1]
         for name, sequence in zip(names, x, strict=True):
             if sequence.shape[1] != columns:
@@ -164,15 +170,14 @@ def load(path: Path) -> Tensor:
         UserError: it cannot be read, or is of another shape, without steps, or with a value that is not finite.
     """
     try:
-        raw = path.read_bytes()
         if path.suffix.lower() == ".csv":
-            lines = [line for line in raw.decode("utf-8-sig").splitlines() if line.strip()]
+            lines = [line for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
             lines = lines if not lines or NUMBER.search(lines[0]) else lines[1:]
             values = np.empty((0, 1))
             if lines:
                 values = np.loadtxt(lines, delimiter=",", quotechar='"', comments=None, ndmin=2)
         else:
-            values = read_array(BytesIO(raw), allow_pickle=False)
+            values = np.load(path, allow_pickle=False)
     except Exception as error:  # a damaged head of a .npy file has errors of many kinds
         raise UserError(f"{path} cannot be read as a sequence ({said(error)}).") from error
     if values.dtype.kind not in "buif" or values.ndim != 2 or values.size == 0:

@@ -1,7 +1,6 @@
 """Your own photographs, in a folder for each class: a first look at the files, and how a batch gets them."""
 
 import hashlib
-import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,21 +17,17 @@ from torch import Tensor
 from leyden import UserError, listed, require
 from leyden.data.datamodule import cores
 from leyden.data.decode import ENDINGS, MODES, VERSION, decode, pixels, reason, shown
-from leyden.data.folders import Folders, log_once, remembering
+from leyden.data.folders import Folders, log_once, remembered
 from leyden.data.samples import OnDisk, Samples
-from leyden.files import read_json, replacing
+from leyden.files import replacing
 
 CHUNK = 256  # pictures that are decoded at once
 
 
 class ImageFolder(Folders):
-    """Pictures of C x H x W in uint8; conf/data/image_folder.yaml explains the arguments.
-
-    What is found out about the files is kept in <data_dir>/image_folder, and the cache, too.
-    """
+    """Pictures of C x H x W in uint8; conf/data/image_folder.yaml explains the arguments."""
 
     what, endings = "picture", ENDINGS
-    known: dict[str, list[Any]]  # of each file, as `look` gives it
 
     def __init__(
         self,
@@ -56,30 +51,27 @@ class ImageFolder(Folders):
         ImageColor.getrgb(background)  # ValueError for what is no colour
         self.settings: Any = (tuple(sides) if sides else None), channels, background
         self.on_bad_file, self.cache, self.data_dir = on_bad_file, cache, Path(data_dir)
-
-    @cached_property
-    def listing(self) -> dict[str, tuple[list[str], list[int]]]:
-        """The files of each split, and the index of the class of each."""
-        return {split: self.files(split) for split in self.roots}
+        self.known: dict[str, list[Any]] = {}  # of each picture, as `look` gives it
 
     @cached_property
     def pictures(self) -> "Pictures":
         """Those that can be decoded, after a look at the files that are new; UserError if others are not skipped."""
         names = [name for found, _ in self.listing.values() for name in found]
         key = os.path.realpath(self.root), *self.settings, VERSION
-        with remembering(self.data_dir, "image_folder", *key) as memory:
-            self.known, bad = look(self.root, names, self.settings, memory)
-            counts = f"{len(bad)} of {len(names)} pictures in {shown(self.root)}"
-            lines = "\n  " + listed((f"{name}: {why}" for name, why in bad.items()), "\n  ")
-            if bad and self.on_bad_file == "error":
-                what = "repair or delete them, or type data.on_bad_file=skip"
-                raise UserError(f"{counts} cannot be decoded; {what}:{lines}")
-            if bad:
-                log_once("%s are skipped, as they cannot be decoded:%s", counts, lines)
-                self.notes["skipped"] = {"count": len(bad), "files": bad}
+        with remembered(self.data_dir, "image_folder", *key) as (memory, known):
+            look(self.root, names, self.settings, known)
+            self.known = {name: known[name] for name in names if isinstance(known[name], list)}
             pictures = Pictures(self.root, list(self.known), *self.settings)
-            if self.cache:
+            bad = {shown(name): known[name] for name in names if name not in self.known}
+            if self.cache and (not bad or self.on_bad_file == "skip"):
                 pictures.write_cache(memory, [entry[2] for entry in self.known.values()])
+        if bad:
+            what = f"{len(bad)} of {len(names)} pictures in {shown(self.root)} cannot be decoded"
+            lines = "\n  " + listed((f"{name}: {why}" for name, why in bad.items()), "\n  ")
+            if self.on_bad_file == "error":
+                raise UserError(f"{what}; repair or delete them, or type data.on_bad_file=skip:{lines}")
+            log_once("%s and are skipped:%s", what, lines)
+            self.notes["skipped"] = {"count": len(bad), "files": bad}
         return pictures
 
     def read(self, split: str) -> tuple[Any, Tensor] | None:
@@ -134,9 +126,6 @@ class Pictures(OnDisk):
     def name(self, index: int) -> str:
         return os.fsdecode(self.names[self.rows[index]])
 
-    def path(self, index: int) -> str:
-        return os.path.join(self.root, self.name(index))
-
     def read(self, rows: Tensor) -> Tensor:
         if self.cache is None:
             files = [os.path.join(self.root, os.fsdecode(name)) for name in self.names[rows.numpy()]]
@@ -158,15 +147,12 @@ class Pictures(OnDisk):
         self.cache = path
 
 
-def look(
-    root: Path, names: list[str], settings: Sequence[Any], memory: Path
-) -> tuple[dict[str, list[Any]], dict[str, str]]:
-    """What is known of each file that can be decoded, and why others, by names to be shown, cannot be.
+def look(root: Path, names: list[str], settings: Sequence[Any], known: dict[str, Any]) -> None:
+    """Enters in `known` what is in each file that is not as it says, or, as a text, why that cannot be decoded.
 
-    Known are its size, its time in ns, the digest of its bytes, and of the resized picture the number of pixels and the
-    sums of each channel's values and squares. Files that are as `memory` knows them are not looked at again.
+    A file's entry is its size, its time in ns, the digest of its bytes, and of the resized picture the number of pixels
+    and the sums of each channel's values and squares.
     """
-    found = read_json(memory)
 
     def state(name: str) -> list[int]:
         with suppress(OSError):  # it is gone, or a link leads nowhere
@@ -184,14 +170,9 @@ def look(
         sums = [planes.shape[1], *planes.sum(1).tolist(), *squares.sum(1).tolist()]
         return [*now, hashlib.blake2b(raw, digest_size=16).hexdigest(), sums]
 
-    if new := [name for name in names if name not in found or found[name][:2] != state(name)]:
+    if new := [name for name in names if name not in known or known[name][:2] != state(name)]:
         log_once("looking at %d pictures of %s", len(new), root)
-        found |= zip(new, in_turn(look_at, new), strict=True)
-    known = {name: found[name] for name in names if isinstance(found[name], list)}
-    if new:
-        with replacing(memory) as part:
-            part.write_text(json.dumps(known))
-    return known, {shown(name): found[name] for name in names if name not in known}
+        known |= zip(new, in_turn(look_at, new), strict=True)
 
 
 def in_turn(function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:

@@ -1,11 +1,9 @@
 """A table from a CSV or Parquet file: columns of numbers, columns of categories, and one to predict."""
 
 import csv
-import logging
 import math
 import re
 from datetime import UTC, datetime
-from decimal import Decimal
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -26,7 +24,6 @@ SWAP = str.maketrans(",.", ".,")
 DATE = "date"  # in place of a decimal mark: numbers are seconds, written as dates and times of ISO 8601
 PACKED = "", ".gz", ".bz2", ".zip", ".xz", ".zst", ".tar"
 ENDINGS = (".parquet", *(kind + packed for kind in (".csv", ".tsv") for packed in PACKED))
-log = logging.getLogger(__name__)
 
 
 class Table(DataModule):
@@ -104,9 +101,9 @@ class Table(DataModule):
         """
         if name in self.categorical:
             return None
-        marks = [".", DATE] if self.mark == "," else [",", ".", DATE] if "," in "".join(texts) else [".", ",", DATE]
-        read = {mark: torch.tensor([number(text, mark) for text in texts], dtype=torch.float64) for mark in marks}
-        decimal = min(read, key=lambda mark: int(read[mark].isnan().sum()))
+        points = [".", DATE] if self.mark == "," else [",", ".", DATE] if "," in "".join(texts) else [".", ",", DATE]
+        read = {point: torch.tensor([number(text, point) for text in texts], dtype=torch.float64) for point in points}
+        decimal = min(read, key=lambda point: int(read[point].isnan().sum()))
         values = read[decimal]
         wrong = [row for row in values.isnan().nonzero()[:, 0].tolist() if texts[row]]
         if wrong and (name in self.numeric or 2 * len(wrong) < len(texts) - texts.count("")):
@@ -114,16 +111,11 @@ class Table(DataModule):
             raise UserError(f"{what}; mend it, add it to data.missing, or type 'data.categorical=[{name}]'.")
         if wrong:
             return None
+        form: dict[str, Any] = {} if decimal == "." else {"decimal": decimal}
         numbers = values[~values.isnan()]
-        close = len(numbers.float().unique()) < len(numbers.unique())  # a float32 cannot tell them apart
-        far = decimal == DATE or (close and numbers.median().abs() > numbers.std())
-        form = {"offset": float(numbers.median())} if far else {}
-        exact = str if decimal == DATE else Decimal
-        apart = len({exact(plain(text, decimal)) for text in texts if text})
-        equal = apart - len((numbers - form.get("offset", 0.0)).float().unique())
-        if 100 * equal > apart:
-            log.warning("%s of %s: %s of %s different values are equal as float32.", name, self.path, equal, apart)
-        return values, form | ({} if decimal == "." else {"decimal": decimal})
+        if decimal == DATE or len(numbers.float().unique()) < len(numbers.unique()):  # a float32 cannot tell them apart
+            form["offset"] = float(numbers.median())
+        return values, form
 
     def facts_of_x(self, train: Samples) -> dict[str, Any]:
         mean, std = list[float](), list[float]()  # of the model's inputs: categories stay 0 and 1
@@ -137,19 +129,14 @@ class Table(DataModule):
         return {"kind": "table", "shape": [len(mean)], "mean": mean, "std": std, "columns": self.columns}
 
 
-def plain(text: str, decimal: str) -> str:
-    """A cell without marks between groups of three digits, and with a decimal point."""
-    text = text.translate(SWAP) if decimal == "," else text
-    return re.sub(GROUP, "", text) if GROUPED.fullmatch(text) else text
-
-
 def number(text: str, decimal: str = ".") -> float:
     """A cell as a number; NaN if it is none that a float32 can hold."""
     try:
         if decimal == DATE:
             time = datetime.fromisoformat(text)
             return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
-        value = float(plain(text, decimal))
+        text = text.translate(SWAP) if decimal == "," else text
+        value = float(re.sub(GROUP, "", text) if GROUPED.fullmatch(text) else text)
     except ValueError:
         return math.nan
     return value if abs(value) < 3e38 and "_" not in text else math.nan
@@ -185,11 +172,10 @@ def load(
             head = "" if mark else read(sep="\0", quoting=csv.QUOTE_NONE, nrows=1).iat[0, 0]
             mark = mark or max(",;\t", key=lambda mark: len(next(csv.reader([head], delimiter=mark))))
             found = read(sep=mark).to_numpy().tolist()
-    except ImportError as error:
-        raise UserError(f"{path} needs a package ({said(error)}); type pip install -e '.[parquet]'.") from error
     except Exception as error:  # decoders and archives have errors of many kinds
         keys = "data.path, data.separator, data.encoding and data.compression"
-        raise UserError(f"{path.absolute()} cannot be read ({said(error)}); see {keys}.") from error
+        keys = "type pip install -e '.[parquet]'" if isinstance(error, ImportError) else f"see {keys}"
+        raise UserError(f"{path.absolute()} cannot be read ({said(error)}); {keys}.") from error
     ends = accumulate(1 + sum(str(cell).count("\n") for cell in row) for row in found)  # quotes hold line ends
     texts = ([str(cell).strip() for cell in row if cell is not None] for row in found)  # None: a row is too short
     rows = [(line, row) for line, row in zip(ends, texts, strict=True) if any(row)]
@@ -201,5 +187,8 @@ def load(
     for line, row in rows:
         if len(row) != len(names):
             raise UserError(f"Line {line} of {path} has {len(row)} cells, but the header {len(names)}; mend it.")
-    cells = {name: ["" if row[place] in missing else row[place] for _, row in rows] for place, name in enumerate(names)}
+    columns = zip(*(row for _, row in rows), strict=True)
+    cells = {
+        name: ["" if text in missing else text for text in column] for name, column in zip(names, columns, strict=True)
+    }
     return cells, [line for line, _ in rows], mark

@@ -138,7 +138,7 @@ def test_what_is_hidden_or_no_picture_is_left_out(data, tmp_path, caplog):
     found = data(root, val_fraction=0.0, test_fraction=0.0)
     assert found.facts["classes"] == ["flower", "temple"] and sizes(found)["train"] == 5
     assert "flower/deep/er/IMG_1.JPG" in names(found)
-    assert "left out: 1 of .txt, 1 of no ending" in caplog.text or "left out: 1 of no ending, 1 of .txt" in caplog.text
+    assert "2 files of other kinds" in caplog.text and "flower/README" in caplog.text
 
 
 def test_links_are_followed_once(data, tmp_path):

@@ -122,7 +122,7 @@ def test_null_is_missing_by_default(configure, tmp_path):
 
 
 @pytest.mark.parametrize("values", [range(1_700_000_000, 1_700_000_100), [1e6 + n / 1000 for n in range(100)]])
-def test_large_numbers_stay_apart(table, values, caplog):
+def test_large_numbers_stay_apart(table, values):
     """Property: what a float32 cannot tell apart is less a common offset in x, and float64 in y."""
     found = [["x", "label"], *((f"{value!r}", f"{value!r}") for value in values)]
     data = table(found, target_kind="numbers", val_fraction=0, test_fraction=0)
@@ -131,13 +131,6 @@ def test_large_numbers_stay_apart(table, values, caplog):
     again = samples.x[:, 0].double() + column["offset"]
     assert (again - torch.tensor(values, dtype=torch.float64)).abs().max() < 1e-5
     assert codes(column, [f"{values[7]!r}"]) == pytest.approx([float(samples.x[7, 0])], abs=1e-5)
-    assert "are equal" not in caplog.text
-
-
-def test_what_no_float_tells_apart_is_said(table, caplog):
-    found = [["x", "label"], *((10**17 + n, n % 2) for n in range(100))]
-    table(found, val_fraction=0, test_fraction=0).facts  # noqa: B018
-    assert "x of" in caplog.text and "of 100 different values are equal" in caplog.text
 
 
 def test_one_class_is_refused_before_training(train):
@@ -261,7 +254,7 @@ def test_parquet(table, tmp_path):
     path = tmp_path / "people.parquet"
     path.touch()
     if not find_spec("pyarrow"):
-        with pytest.raises(UserError, match=r"needs a package .*pyarrow.*; type pip install -e '.\[parquet\]'"):
+        with pytest.raises(UserError, match=r"cannot be read .*pyarrow.*; type pip install -e '.\[parquet\]'"):
             table(rows(), path=str(path)).facts  # noqa: B018
         return
     frame = pd.DataFrame(rows()[1:], columns=rows()[0]).astype({"id": "int32", "group": "int8"})

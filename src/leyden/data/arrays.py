@@ -16,9 +16,8 @@ from leyden.data.datamodule import DataModule
 from leyden.data.folders import log_once, natural, remembered
 from leyden.data.samples import OnDisk, Samples, moments
 
-LAYOUTS = {"NF": 2, "NHW": 3, "NTF": 3, "NHWC": 4, "NCHW": 4}  # and their dimensions
-CHUNK = 2**25  # bytes that are looked at together
-LARGE, MAPPED = 2**14, 128  # bytes of a large sample; large ones after which a file is mapped anew, which frees memory
+LAYOUTS = "NF", "NHW", "NTF", "NHWC", "NCHW"  # a letter for each dimension
+CHUNK, MAPPED = 2**25, 2**28  # bytes that are looked at together; that are read before a new mapping frees memory
 
 
 class Arrays(DataModule):
@@ -52,10 +51,9 @@ class Arrays(DataModule):
         if y.dtype.kind not in "biuUS" or y.ndim != 1:
             what = "N whole numbers or texts, which are classes, or finite floats of N or N x K"
             raise UserError(f"{name} of {self.path} must hold {what}; got {y.dtype} of {list(y.shape)}.")
-        values, places = np.unique(y.astype(str) if y.dtype.kind == "S" else y, return_inverse=True)
-        names = [str(value) for value in values]
-        if self.classes is None:
-            self.classes = sorted(names, key=natural)
+        values, places = np.unique(y, return_inverse=True)
+        names = values.astype(str).tolist()
+        self.classes = self.classes or sorted(names, key=natural)
         if strange := sorted(set(names).difference(self.classes)):
             raise UserError(f"{name} of {self.path} has the classes {strange} that train does not have.")
         return torch.tensor([self.classes.index(name) for name in names])[torch.from_numpy(places)]
@@ -92,7 +90,7 @@ class Arrays(DataModule):
 
 
 class Mapped(OnDisk):
-    """An array of a file, which is mapped into memory; of large samples only the last ones stay there.
+    """An array of a file, which is mapped into memory; what was read long ago does not stay there.
 
     Pictures are given as C x H x W; all but their uint8 is given as float32. Sequences have `lengths`, N.
 
@@ -100,18 +98,20 @@ class Mapped(OnDisk):
         UserError: it holds no numbers, or its shape or the lengths do not fit the layout.
     """
 
+    steps: Tensor | None = None  # of each sequence of the file
+
     def __init__(self, path: Path, name: str, values: np.ndarray, layout: str, lengths: np.ndarray | None):
-        self.path, self.name, self.values, self.touched, self.steps = path, name, values, 0, None
-        fewest = "NHWC" if values.ndim == 4 and values.shape[3] < values.shape[1] else "NCHW"  # channels
-        auto = {2: "NF", 3: "NHW" if lengths is None else "NTF"}.get(values.ndim, fewest)
-        self.layout = layout = auto if layout == "auto" else layout
-        if values.dtype.kind not in "buif" or values.ndim != LAYOUTS[layout] or 0 in values.shape[1:]:
+        self.path, self.name, self.values, self.touched = path, name, values, 0
+        if layout == "auto":
+            pictures = "NHWC" if values.ndim == 4 and values.shape[3] < values.shape[1] else "NCHW"
+            layout = {2: "NF", 3: "NHW" if lengths is None else "NTF"}.get(values.ndim, pictures)
+        if values.dtype.kind not in "buif" or values.ndim != len(layout) or 0 in values.shape[1:]:
             what = f"numbers of {' x '.join(layout)}; got {values.dtype} of {list(values.shape)}"
             raise UserError(f"{name} of {path} must hold {what}; see data.layout.")
         sizes, picture = dict(zip(layout, values.shape, strict=True)), "H" in layout
-        shape = (len(values), sizes.get("C", 1), sizes["H"], sizes["W"]) if picture else values.shape
+        shape = [sizes.get(axis, 1) for axis in ("NCHW" if picture else layout)]
         super().__init__(shape, torch.uint8 if picture and values.dtype == np.uint8 else torch.float32)
-        self.row_bytes = values[:1].nbytes or 1
+        self.layout, self.row_bytes = layout, values[:1].nbytes or 1
         if layout == "NTF":
             steps = np.full(len(values), sizes["T"]) if lengths is None else lengths
             if steps.shape != (len(values),) or not np.isin(steps, np.arange(1, sizes["T"] + 1)).all():
@@ -132,7 +132,7 @@ class Mapped(OnDisk):
     def read(self, rows: Tensor) -> Tensor:
         if self.values is None or (isinstance(self.values, np.memmap) and self.touched > MAPPED):
             self.values, self.touched = load(self.path, self.name), 0
-        self.touched += len(rows) * (self.row_bytes > LARGE)  # of small ones the page faults would cost more
+        self.touched += len(rows) * self.row_bytes
         x = torch.from_numpy(np.take(self.values, rows.numpy(), 0).astype(str(self.dtype)[6:], copy=False))
         return x[:, None] if self.layout == "NHW" else x.movedim(-1, 1).contiguous() if self.layout == "NHWC" else x
 

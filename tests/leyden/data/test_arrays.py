@@ -80,8 +80,7 @@ def test_what_was_found_out_is_kept_while_files_are_unchanged(save, monkeypatch)
 
 def test_a_file_of_large_samples_is_mapped_anew(save, monkeypatch):
     x = images(50, 4, 4)
-    monkeypatch.setattr(arrays, "MAPPED", 3)
-    monkeypatch.setattr(arrays, "LARGE", 4)
+    monkeypatch.setattr(arrays, "MAPPED", 40)
     samples = save(x=x, y=np.arange(50) % 2, val_fraction=0).splits["train"]
     for _ in range(3):
         first, rows = samples.x.values, samples.x.rows[[5, 0]]

@@ -16,8 +16,7 @@ class Fake(DataModule):
         super().__init__(**loader)
         for name, value in ("num_classes", num_classes), ("num_samples", num_samples):
             require(type(value) is int and value >= 1, f"data.{name}", "a whole number from 1 up", value)
-        good = bool(shape) and all(type(side) is int and side >= 1 for side in shape)
-        require(good, "data.shape", "whole numbers from 1 up", shape)
+        require(bool(shape) and all(side >= 1 for side in shape), "data.shape", "whole numbers from 1 up", shape)
         self.shape, self.num_samples, self.num_classes = shape, num_samples, num_classes
         self.classes = [str(label) for label in range(num_classes)]
 

@@ -5,7 +5,6 @@ import math
 import re
 from datetime import UTC, datetime
 from functools import partial
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +29,7 @@ class Table(DataModule):
     """The rows of a CSV or Parquet file; conf/data/table.yaml explains the arguments.
 
     x is B x columns: a number less the column's `offset`, the index of a category, or NaN where the value is missing.
-    The facts' `columns`, for leyden.tasks.preprocess.Encode, hold the `categories` of the training rows, "" for
-    missing, or `fill`, their median. A category that those rows lack counts as missing.
+    The facts' `columns` hold the `categories` of the training rows, "" for missing, or `fill`, their median.
     """
 
     def __init__(
@@ -96,21 +94,20 @@ class Table(DataModule):
     def numbers(self, name: str, texts: list[str]) -> tuple[Tensor, dict[str, Any]] | None:
         """The values of a column in float64, and what `codes` needs to read it; None for categories.
 
-        A decimal comma only in files that have another separator; an `offset` is what to subtract in float64. Raises
-        UserError for text among numbers.
+        An `offset` is to be subtracted in float64. Raises UserError for text among numbers.
         """
         if name in self.categorical:
             return None
-        points = [".", DATE] if self.mark == "," else [",", ".", DATE] if "," in "".join(texts) else [".", ",", DATE]
-        read = {point: torch.tensor([number(text, point) for text in texts], dtype=torch.float64) for point in points}
-        decimal = min(read, key=lambda point: int(read[point].isnan().sum()))
+        forms = [".", DATE] if self.mark == "," else [",", ".", DATE] if "," in "".join(texts) else [".", ",", DATE]
+        read = {form: torch.tensor([number(text, form) for text in texts], dtype=torch.float64) for form in forms}
+        decimal = min(read, key=lambda form: int(read[form].isnan().sum()))
         values = read[decimal]
         wrong = [row for row in values.isnan().nonzero()[:, 0].tolist() if texts[row]]
-        if wrong and (name in self.numeric or 2 * len(wrong) < len(texts) - texts.count("")):
-            what = f"Column {name} of {self.path} holds numbers, but '{texts[wrong[0]]}' in line {self.lines[wrong[0]]}"
-            raise UserError(f"{what}; mend it, add it to data.missing, or type 'data.categorical=[{name}]'.")
-        if wrong:
+        if wrong and name not in self.numeric and 2 * len(wrong) >= len(texts) - texts.count(""):
             return None
+        for row in wrong:
+            what = f"Column {name} of {self.path} holds numbers, but '{texts[row]}' in line {self.lines[row]}"
+            raise UserError(f"{what}; mend it, add it to data.missing, or type 'data.categorical=[{name}]'.")
         form: dict[str, Any] = {} if decimal == "." else {"decimal": decimal}
         numbers = values[~values.isnan()]
         if decimal == DATE or len(numbers.float().unique()) < len(numbers.unique()):  # a float32 cannot tell them apart
@@ -166,29 +163,25 @@ def load(
     read, mark = partial(pd.read_csv, path, engine="python", **how), separator or ""
     try:
         if path.suffix.lower() == ".parquet":
-            frame = pd.read_parquet(path)
-            found = [list(frame.columns), *frame.astype(object).where(frame.notna(), "").to_numpy().tolist()]
+            frame = pd.read_parquet(path).astype(object)
+            frame = frame.where(frame.notna(), "").T.reset_index().T  # the header is the first row
         else:
             head = "" if mark else read(sep="\0", quoting=csv.QUOTE_NONE, nrows=1).iat[0, 0]
             mark = mark or max(",;\t", key=lambda mark: len(next(csv.reader([head], delimiter=mark))))
-            found = read(sep=mark).to_numpy().tolist()
+            frame = read(sep=mark)
     except Exception as error:  # decoders and archives have errors of many kinds
-        keys = "data.path, data.separator, data.encoding and data.compression"
-        keys = "type pip install -e '.[parquet]'" if isinstance(error, ImportError) else f"see {keys}"
+        keys = "see data.path, data.separator, data.encoding and data.compression"
+        keys = "type pip install -e '.[parquet]'" if isinstance(error, ImportError) else keys
         raise UserError(f"{path.absolute()} cannot be read ({said(error)}); {keys}.") from error
-    ends = accumulate(1 + sum(str(cell).count("\n") for cell in row) for row in found)  # quotes hold line ends
-    texts = ([str(cell).strip() for cell in row if cell is not None] for row in found)  # None: a row is too short
-    rows = [(line, row) for line, row in zip(ends, texts, strict=True) if any(row)]
-    if len(rows) < 2:
+    breaks = frame.map(lambda cell: str(cell).count("\n")).sum(axis=1)  # inside quotes
+    frame.index = (breaks + 1).cumsum()
+    frame = frame.map(lambda cell: str(cell).strip(), na_action="ignore")
+    lines = frame.index[(frame.notna() & frame.ne("")).any(axis=1)].tolist()
+    if len(lines) < 2:
         raise UserError(f"{path} has no rows; it needs a header and a row for each sample.")
-    (_, names), *rows = rows
-    if len(set(names)) < len(names):
-        raise UserError(f"The header of {path} has a name twice: {listed(names)}; rename one.")
-    for line, row in rows:
-        if len(row) != len(names):
-            raise UserError(f"Line {line} of {path} has {len(row)} cells, but the header {len(names)}; mend it.")
-    columns = zip(*(row for _, row in rows), strict=True)
-    cells = {
-        name: ["" if text in missing else text for text in column] for name, column in zip(names, columns, strict=True)
-    }
-    return cells, [line for line, _ in rows], mark
+    frame = frame.loc[lines[1:]].set_axis(frame.loc[lines[0]].tolist(), axis=1)
+    if not frame.columns.is_unique:
+        raise UserError(f"The header of {path} has a name twice: {listed(frame)}; rename one.")
+    if (short := frame.isna().any(axis=1)).any():
+        raise UserError(f"Line {short.idxmax()} of {path} has fewer cells than the header; mend it.")
+    return frame.mask(frame.isin(missing), "").to_dict("list"), lines[1:], mark

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from leyden import UserError, require, said
 from leyden.data.datamodule import DataModule
-from leyden.data.folders import log_once, natural, remembered
+from leyden.data.folders import log_once, natural, remembered, state
 from leyden.data.samples import OnDisk, Samples, moments
 
 LAYOUTS = "NF", "NHW", "NTF", "NHWC", "NCHW"  # a letter for each dimension
@@ -64,7 +64,7 @@ class Arrays(DataModule):
         prefixes = {samples.x.name.removesuffix("x") for samples in self.splits.values()}
         names = sorted(f"{prefix}{name}.npy" for prefix in prefixes for name in ("x", "y", "lengths"))
         files = [self.path / name for name in names if (self.path / name).exists()] or [self.path]
-        states = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+        states = [(file.name, *state(file)) for file in files]
         train = self.splits["train"].x
         rows = hashlib.sha256(train.rows.numpy().data).hexdigest()
         with remembered(self.data_dir, "arrays", os.path.realpath(self.path), states, self.layout, rows) as (_, known):

@@ -127,6 +127,11 @@ def log_once(*line: Any) -> None:
         log.info(*line)
 
 
+def state(path: Path) -> list[int]:
+    """Size and time of change in ns; nothing of a file that is gone, or of a link that leads nowhere."""
+    return [path.stat().st_size, path.stat().st_mtime_ns] if path.exists() else []
+
+
 @contextmanager
 def remembered(data_dir: Path, kind: str, *key: Any) -> Iterator[tuple[Path, dict[str, Any]]]:
     """What <data_dir>/<kind> holds under a key, to add to, and its file, which is locked and written at the end."""

@@ -17,7 +17,7 @@ from torch import Tensor
 from leyden import UserError, listed, require
 from leyden.data.datamodule import cores
 from leyden.data.decode import ENDINGS, MODES, VERSION, decode, pixels, reason, shown
-from leyden.data.folders import Folders, log_once, remembered
+from leyden.data.folders import Folders, log_once, remembered, state
 from leyden.data.samples import OnDisk, Samples
 from leyden.files import replacing
 
@@ -51,7 +51,6 @@ class ImageFolder(Folders):
         ImageColor.getrgb(background)  # ValueError for what is no colour
         self.settings: Any = (tuple(sides) if sides else None), channels, background
         self.on_bad_file, self.cache, self.data_dir = on_bad_file, cache, Path(data_dir)
-        self.known: dict[str, list[Any]] = {}  # of each picture, as `look` gives it
 
     @cached_property
     def pictures(self) -> "Pictures":
@@ -60,11 +59,11 @@ class ImageFolder(Folders):
         key = os.path.realpath(self.root), *self.settings, VERSION
         with remembered(self.data_dir, "image_folder", *key) as (memory, known):
             look(self.root, names, self.settings, known)
-            self.known = {name: known[name] for name in names if isinstance(known[name], list)}
-            pictures = Pictures(self.root, list(self.known), *self.settings)
-            bad = {shown(name): known[name] for name in names if name not in self.known}
+            good = [name for name in names if isinstance(known[name], list)]
+            bad = {shown(name): known[name] for name in names if isinstance(known[name], str)}
+            pictures, self.known = Pictures(self.root, good, *self.settings), [known[name] for name in good]
             if self.cache and (not bad or self.on_bad_file == "skip"):
-                pictures.write_cache(memory, [entry[2] for entry in self.known.values()])
+                pictures.write_cache(memory, [content for _, _, content, _ in self.known])
         if bad:
             what = f"{len(bad)} of {len(names)} pictures in {shown(self.root)} cannot be decoded"
             lines = "\n  " + listed((f"{name}: {why}" for name, why in bad.items()), "\n  ")
@@ -78,16 +77,16 @@ class ImageFolder(Folders):
         """Raises UserError where a class has no picture left to train on."""
         if split not in self.roots:
             return None
-        pictures, places = self.pictures, {name: place for place, name in enumerate(self.known)}
-        found = [(places[name], label) for name, label in zip(*self.listing[split], strict=True) if name in places]
+        rows = {os.fsdecode(name): row for row, name in enumerate(self.pictures.names)}
+        found = [(rows[name], label) for name, label in zip(*self.listing[split], strict=True) if name in rows]
         if split == "train" and (lost := set(range(len(self.classes))) - {label for _, label in found}):
             names = listed(self.classes[n] for n in sorted(lost))
             raise UserError(f"No picture of the classes {names} can be decoded.")
-        rows, y = torch.tensor(found, dtype=torch.int64).view(-1, 2).unbind(1)
-        return pictures[rows], y
+        row, y = torch.tensor(found, dtype=torch.int64).view(-1, 2).unbind(1)
+        return self.pictures[row], y
 
     def moments(self, train: Samples) -> tuple[list[float], list[float]]:
-        count, *sums = np.array([self.known[train.x.name(index)][3] for index in range(len(train))]).sum(0).tolist()
+        count, *sums = np.array([self.known[row][3] for row in train.x.rows.tolist()]).sum(0).tolist()
         mean, square = np.array(sums).reshape(2, -1) / count / [[255], [255**2]]
         std = np.sqrt((square - mean**2).clip(0))
         return mean.tolist(), np.where(std > 0, std, 1.0).tolist()
@@ -96,10 +95,10 @@ class ImageFolder(Folders):
     def fingerprint(self) -> str:
         """The sha256 of the names, contents and classes of all samples, and of how they are decoded."""
         digest = hashlib.sha256(repr(self.settings).encode())
-        for split, samples in self.splits.items():
-            for index, label in enumerate(samples.y.tolist()):
-                name = samples.x.name(index)
-                digest.update(f"{split} {name!r} {self.known[name][2]} {label}\n".encode("utf-8", "backslashreplace"))
+        for samples in self.splits.values():
+            rows = samples.x.rows.tolist()
+            names, contents = samples.x.names[rows].tolist(), [self.known[row][2] for row in rows]
+            digest.update(repr((names, contents, samples.y.tolist())).encode())
         return digest.hexdigest()
 
     def name(self, split: str, index: int) -> str:
@@ -154,15 +153,9 @@ def look(root: Path, names: list[str], settings: Sequence[Any], known: dict[str,
     and the sums of each channel's values and squares.
     """
 
-    def state(name: str) -> list[int]:
-        with suppress(OSError):  # it is gone, or a link leads nowhere
-            stat = os.stat(os.path.join(root, name))
-            return [stat.st_size, stat.st_mtime_ns]
-        return []
-
     def look_at(name: str) -> list[Any] | str:
         try:
-            now, raw = state(name), Path(root, name).read_bytes()
+            now, raw = state(root / name), Path(root, name).read_bytes()
             planes = pixels(raw, *settings).flatten(1).numpy()
         except Exception as error:  # damaged files have errors of many kinds
             return reason(error)
@@ -170,7 +163,7 @@ def look(root: Path, names: list[str], settings: Sequence[Any], known: dict[str,
         sums = [planes.shape[1], *planes.sum(1).tolist(), *squares.sum(1).tolist()]
         return [*now, hashlib.blake2b(raw, digest_size=16).hexdigest(), sums]
 
-    if new := [name for name in names if name not in known or known[name][:2] != state(name)]:
+    if new := [name for name in names if name not in known or known[name][:2] != state(root / name)]:
         log_once("looking at %d pictures of %s", len(new), root)
         known |= zip(new, in_turn(look_at, new), strict=True)
 

@@ -16,6 +16,7 @@ from leyden.data.datamodule import DataModule
 from leyden.data.folders import log_once, natural, remembered, state
 from leyden.data.samples import OnDisk, Samples, moments
 
+NAMES = "x", "y", "lengths"
 LAYOUTS = "NF", "NHW", "NTF", "NHWC", "NCHW"  # a letter for each dimension
 CHUNK, MAPPED = 2**25, 2**28  # bytes that are looked at together; that are read before a new mapping frees memory
 
@@ -32,7 +33,7 @@ class Arrays(DataModule):
 
     def read(self, split: str) -> tuple["Mapped", Tensor] | None:
         prefix = "" if split == "train" and load(self.path, "train_x") is None else f"{split}_"
-        values, y, lengths = (load(self.path, prefix + name) for name in ("x", "y", "lengths"))
+        values, y, lengths = (load(self.path, prefix + name) for name in NAMES)
         if values is None and split != "train":
             return None
         if values is None or y is None:
@@ -42,15 +43,15 @@ class Arrays(DataModule):
         return x, self.targets(f"{prefix}y", y)
 
     def targets(self, name: str, y: np.ndarray) -> Tensor:
-        """Floats, for regression, or the indices of whole numbers and texts in `classes`."""
+        """Floats, for regression, or the place in `classes` of whole numbers and texts."""
         y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
         if y.dtype.kind == "f" and y.ndim in (1, 2) and np.isfinite(y).all():
             exact = torch.from_numpy(y.astype(np.float64))
             close = len(exact) > 1 and exact.abs().max() > 2**16 * exact.std()  # float32 would round too much
             return exact if close else exact.float()
         if y.dtype.kind not in "biuUS" or y.ndim != 1:
-            what = "N whole numbers or texts, which are classes, or finite floats of N or N x K"
-            raise UserError(f"{name} of {self.path} must hold {what}; got {y.dtype} of {list(y.shape)}.")
+            what = f"{y.dtype} of {list(y.shape)}"
+            raise UserError(f"{name} of {self.path} must hold N whole numbers, texts or finite floats; got {what}.")
         values, places = np.unique(y, return_inverse=True)
         names = values.astype(str).tolist()
         self.classes = self.classes or sorted(names, key=natural)
@@ -61,9 +62,7 @@ class Arrays(DataModule):
     @cached_property
     def known(self) -> dict[str, Any]:
         """The `digests` of the files, and `mean` and `std` of the training samples, kept in <data_dir>/arrays."""
-        prefixes = {samples.x.name.removesuffix("x") for samples in self.splits.values()}
-        names = sorted(f"{prefix}{name}.npy" for prefix in prefixes for name in ("x", "y", "lengths"))
-        files = [self.path / name for name in names if (self.path / name).exists()] or [self.path]
+        files = [file for file in sorted(self.path.glob("*.npy")) if file.stem.split("_")[-1] in NAMES] or [self.path]
         states = [(file.name, *state(file)) for file in files]
         train = self.splits["train"].x
         rows = hashlib.sha256(train.rows.numpy().data).hexdigest()
@@ -163,6 +162,5 @@ def load(path: Path, name: str) -> Any:
         file = path / f"{name}.npy"
         return np.load(file, mmap_mode="r") if file.exists() else None
     except Exception as error:  # damaged heads and archives have errors of many kinds
-        why = "texts are saved with .astype(str), and sequences as N x T x F, padded, with lengths.npy"
-        why = f"Python objects may run code; {why}" if "object" in str(error).lower() else said(error)
-        raise UserError(f"{name} of {path} cannot be read ({why}).") from error
+        how = "save texts with .astype(str), and sequences padded, with lengths.npy"
+        raise UserError(f"{name} of {path} cannot be read ({said(error)}); {how}.") from error

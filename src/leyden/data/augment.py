@@ -36,6 +36,12 @@ def within(key: str, value: Any, low: float, high: float, count: int = 1) -> Any
     return value
 
 
+def whole(key: str, value: Any, low: int) -> Any:
+    """The value of a setting, a whole number; UserError for any other."""
+    require(type(value) is int and value >= low, key, f"a whole number from {low} up", value)
+    return value
+
+
 def rectangle(u: Tensor, scale: Sequence, ratio: Sequence, shape: torch.Size) -> tuple[Tensor, ...]:
     """Top, left, height and width of a random part of a picture, from u (B, 4 or more).
 
@@ -79,8 +85,7 @@ class ShiftCrop(Transform):
     """Pad by pixels of zeros on each side and crop back to size at a random place. Any dtype."""
 
     def __init__(self, pixels: int = 4):
-        require(type(pixels) is int and pixels >= 0, "ShiftCrop.pixels", "a whole number from 0 up", pixels)
-        self.pixels = pixels
+        self.pixels = whole("ShiftCrop.pixels", pixels, 0)
 
     def __call__(self, x: Tensor, u: Tensor) -> Tensor:
         top, left = (u[:, :2] * (2 * self.pixels + 1)).long().unbind(1)

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from torchvision.transforms import v2
 
 from leyden import UserError, require, said
-from leyden.data.augment import Transform, augment
+from leyden.data.augment import Transform, augment, whole, within
 from leyden.data.samples import Samples, moments, to_float
 from leyden.resume import exact
 
@@ -63,10 +63,9 @@ class DataModule(LightningDataModule):
         normalised = {any(isinstance(part, v2.Normalize) for part in self.transforms[split]) for split in SPLITS}
         require(len(normalised) == 1, "data.eval_transforms", "normalised as train_transforms are", eval_transforms)
         for name, low in ("batch_size", 1), ("folds", 2), ("split_seed", 0), ("seed", 0):
-            value = getattr(self, name)
-            require(type(value) is int and value >= low, f"data.{name}", f"a whole number from {low} up", value)
+            whole(f"data.{name}", getattr(self, name), low)
         for name in "val_fraction", "test_fraction":
-            require(0 <= getattr(self, name) <= 1, f"data.{name}", "a number from 0 to 1", getattr(self, name))
+            within(f"data.{name}", getattr(self, name), 0, 1)
         enough = num_workers == "auto" or (type(num_workers) is int and num_workers >= 0)
         require(enough, "data.num_workers", "auto or a whole number from 0 up", num_workers)
         require(fold is None or 0 <= fold < folds, "data.fold", f"null or a whole number from 0 to {folds - 1}", fold)
@@ -191,9 +190,8 @@ class DataModule(LightningDataModule):
 
     def workers(self, samples: Samples) -> int:
         """Loader processes: none for data in memory, where they only cost."""
-        if self.num_workers != "auto":
-            return int(self.num_workers)
-        return cores() if samples.transforms else 0
+        automatic = cores() if samples.transforms else 0
+        return automatic if self.num_workers == "auto" else int(self.num_workers)
 
     def train_dataloader(self) -> DataLoader:
         return self.loader("train", shuffle=True)

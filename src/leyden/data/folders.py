@@ -28,8 +28,7 @@ NUMBER = re.compile(r'(^|,)[\s"]*([-+.\d]|(nan|inf|infinity)\b)', re.IGNORECASE)
 class Folders(DataModule):
     """Files from <root>/<class>/**, or from <root>/train, val, test with classes in each; a child reads them.
 
-    The classes are the folders of train, '2' before '10'; a run is given those that it was trained with. What begins
-    with a dot is no data.
+    The classes are the folders of train; a run is given those of its training. What begins with a dot is no data.
     """
 
     what: str  # the files in a word
@@ -68,29 +67,23 @@ class Folders(DataModule):
 
     def files(self, split: str) -> tuple[list[str], list[int]]:
         """Raises UserError for a class that train does not have, or one that has no file to train on."""
-        root, found, others = self.roots[split], dict[str, str](), list[str]()
-        for folder in folders(root):
-            for path in walk(root / folder):
-                name = os.path.relpath(path, self.root)
-                if name.lower().endswith(self.endings):
-                    found[name] = shown(folder)
-                else:
-                    others.append(shown(name))
-        if others:
+        root = self.roots[split]
+        every = {os.path.relpath(path, self.root): shown(name) for name in folders(root) for path in walk(root / name)}
+        found = {path: name for path, name in every.items() if path.lower().endswith(self.endings)}
+        if others := [shown(path) for path in every if path not in found]:
             log_once("%d files of other kinds in %s are left out: %s", len(others), shown(root), listed(others))
         there = set(found.values())
         if strange := sorted(there.difference(self.classes)):
-            train = f"train does not have: {listed(self.classes)}"
-            raise UserError(f"{shown(root)} has the classes {listed(strange)} that {train}.")
+            raise UserError(f"{shown(root)} has the classes {listed(strange)} that train does not have.")
         if (empty := sorted(set(self.classes) - there)) and (split == "train" or not there):
-            none = f"no {self.what} of the classes {listed(empty)}"
-            raise UserError(f"{shown(root)} has {none}; add some, or delete the folder.")
-        names, index = sorted(found, key=natural), {name: number for number, name in enumerate(self.classes)}
-        return names, [index[found[name]] for name in names]
+            names = listed(empty)
+            raise UserError(f"{shown(root)} has no {self.what} of the classes {names}; add some, or delete the folder.")
+        paths, index = sorted(found, key=natural), {name: number for number, name in enumerate(self.classes)}
+        return paths, [index[found[path]] for path in paths]
 
 
 def walk(root: Path) -> Iterator[str]:
-    """The files in a folder and in those in it. Links are followed, but none to a folder that was entered before."""
+    """The files below a folder. Links are followed, but none to a folder that was entered before."""
     entered = set(map(str, [root.parent.resolve(), *root.parent.resolve().parents]))
 
     def stop(error: OSError) -> None:
@@ -134,7 +127,7 @@ def state(path: Path) -> list[int]:
 
 @contextmanager
 def remembered(data_dir: Path, kind: str, *key: Any) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """What <data_dir>/<kind> holds under a key, to add to, and its file, which is locked and written at the end."""
+    """The file in <data_dir>/<kind> of a key, which is locked, and its content, which is written if it is changed."""
     digest = hashlib.blake2b(repr(key).encode("utf-8", "backslashreplace"), digest_size=8)
     memory = data_dir / kind / f"{digest.hexdigest()}.json"
     try:
@@ -147,8 +140,8 @@ def remembered(data_dir: Path, kind: str, *key: Any) -> Iterator[tuple[Path, dic
                 with replacing(memory) as part:
                     part.write_text(json.dumps(known))
     except OSError as error:
-        what = f"{memory.parent} cannot be written ({error.strerror or error})"
-        raise UserError(f"{what}; set data_dir=<folder>.") from error
+        why = error.strerror or error
+        raise UserError(f"{memory.parent} cannot be written ({why}); set data_dir=<folder>.") from error
 
 
 class SequenceFolder(Folders):

@@ -139,10 +139,6 @@ def number(text: str, decimal: str = ".") -> float:
     return value if abs(value) < 3e38 and "_" not in text else math.nan
 
 
-def is_number(text: str, decimal: str = ".") -> bool:
-    return not math.isnan(number(text, decimal))
-
-
 def codes(column: dict[str, Any], texts: list[str]) -> list[float]:
     """Cells of a column as x holds them; NaN is a missing number, or a category that training has not seen."""
     if "categories" not in column:
@@ -154,25 +150,25 @@ def codes(column: dict[str, Any], texts: list[str]) -> list[float]:
 
 def load(
     path: Path, separator: str | None, missing: list[str], encoding: str = "utf-8", compression: str = "infer"
-) -> tuple[dict[str, list[str]], list[int], str]:
-    """The cells by column, "" where missing, the line of each row, the separator. Raises UserError for no table."""
+) -> tuple[dict[str, list[str]], list[int], str | None]:
+    """The cells by column, "" where missing, the line of each row, the separator; UserError if it is no table."""
     import pandas as pd  # slow
 
     how: dict[str, Any] = {"header": None, "dtype": object, "keep_default_na": False, "skip_blank_lines": False}
     how |= {"encoding": "utf-8-sig" if encoding == "utf-8" else encoding, "compression": compression}
-    read, mark = partial(pd.read_csv, path, engine="python", **how), separator or ""
+    read, mark = partial(pd.read_csv, path, engine="python", **how), separator
     try:
         if path.suffix.lower() == ".parquet":
             frame = pd.read_parquet(path).astype(object)
             frame = frame.where(frame.notna(), "").T.reset_index().T  # the header is the first row
         else:
-            head = "" if mark else read(sep="\0", quoting=csv.QUOTE_NONE, nrows=1).iat[0, 0]
-            mark = mark or max(",;\t", key=lambda mark: len(next(csv.reader([head], delimiter=mark))))
+            if not mark:
+                head = read(sep="\0", quoting=csv.QUOTE_NONE, nrows=1).iat[0, 0]
+                mark = max(",;\t", key=lambda mark: len(next(csv.reader([head], delimiter=mark))))
             frame = read(sep=mark)
     except Exception as error:  # decoders and archives have errors of many kinds
-        keys = "see data.path, data.separator, data.encoding and data.compression"
-        keys = "type pip install -e '.[parquet]'" if isinstance(error, ImportError) else keys
-        raise UserError(f"{path.absolute()} cannot be read ({said(error)}); {keys}.") from error
+        keys = "data.path, data.separator, data.encoding and data.compression"
+        raise UserError(f"{path.absolute()} cannot be read ({said(error)}); see {keys}.") from error
     breaks = frame.map(lambda cell: str(cell).count("\n")).sum(axis=1)  # inside quotes
     frame.index = (breaks + 1).cumsum()
     frame = frame.map(lambda cell: str(cell).strip(), na_action="ignore")

@@ -58,7 +58,9 @@ class ImageFolder(Folders):
         names = [name for found, _ in self.listing.values() for name in found]
         key = os.path.realpath(self.root), *self.settings, VERSION
         with remembered(self.data_dir, "image_folder", *key) as (memory, known):
-            look(self.root, names, self.settings, known)
+            if new := [name for name in names if name not in known or known[name][:2] != state(self.root / name)]:
+                log_once("looking at %d pictures of %s", len(new), self.root)
+                known |= zip(new, in_turn(self.look, new), strict=True)
             good = [name for name in names if isinstance(known[name], list)]
             bad = {shown(name): known[name] for name in names if isinstance(known[name], str)}
             pictures, self.known = Pictures(self.root, good, *self.settings), [known[name] for name in good]
@@ -72,6 +74,21 @@ class ImageFolder(Folders):
             log_once("%s and are skipped:%s", what, lines)
             self.notes["skipped"] = {"count": len(bad), "files": bad}
         return pictures
+
+    def look(self, name: str) -> list[Any] | str:
+        """What a file holds, or why it cannot be decoded.
+
+        That is its size, its time in ns, the digest of its bytes, and of the resized picture the number of pixels and
+        the sums of each channel's values and squares.
+        """
+        try:
+            now, raw = state(self.root / name), (self.root / name).read_bytes()
+            planes = pixels(raw, *self.settings).flatten(1).numpy()
+        except Exception as error:  # damaged files have errors of many kinds
+            return reason(error)
+        squares = np.multiply(planes, planes, dtype=np.uint16)
+        sums = [planes.shape[1], *planes.sum(1).tolist(), *squares.sum(1).tolist()]
+        return [*now, hashlib.blake2b(raw, digest_size=16).hexdigest(), sums]
 
     def read(self, split: str) -> tuple[Any, Tensor] | None:
         """Raises UserError where a class has no picture left to train on."""
@@ -136,7 +153,6 @@ class Pictures(OnDisk):
         key = hashlib.blake2b(repr((self.names.tolist(), digests)).encode(), digest_size=16).hexdigest()
         path = memory.with_name(f"{memory.stem}-{key}.u8")
         if not path.exists():
-            log_once("writing decoded pictures into %s", path.parent)
             for old in path.parent.glob(f"*{memory.stem}-*.u8*"):
                 with suppress(OSError):  # Windows keeps what another run reads
                     old.unlink()
@@ -144,28 +160,6 @@ class Pictures(OnDisk):
                 for x in in_turn(lambda index: self[index].numpy(), range(len(self))):
                     file.write(x)
         self.cache = path
-
-
-def look(root: Path, names: list[str], settings: Sequence[Any], known: dict[str, Any]) -> None:
-    """Enters in `known` what is in each file that is not as it says, or, as a text, why that cannot be decoded.
-
-    A file's entry is its size, its time in ns, the digest of its bytes, and of the resized picture the number of pixels
-    and the sums of each channel's values and squares.
-    """
-
-    def look_at(name: str) -> list[Any] | str:
-        try:
-            now, raw = state(root / name), Path(root, name).read_bytes()
-            planes = pixels(raw, *settings).flatten(1).numpy()
-        except Exception as error:  # damaged files have errors of many kinds
-            return reason(error)
-        squares = np.multiply(planes, planes, dtype=np.uint16)
-        sums = [planes.shape[1], *planes.sum(1).tolist(), *squares.sum(1).tolist()]
-        return [*now, hashlib.blake2b(raw, digest_size=16).hexdigest(), sums]
-
-    if new := [name for name in names if name not in known or known[name][:2] != state(root / name)]:
-        log_once("looking at %d pictures of %s", len(new), root)
-        known |= zip(new, in_turn(look_at, new), strict=True)
 
 
 def in_turn(function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:

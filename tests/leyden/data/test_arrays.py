@@ -150,7 +150,10 @@ BAD[7, 1] = np.inf
         ({"x": np.ones((20, 3)), "y": np.arange(19) % 2}, "20 samples but 19 targets"),
         ({"x": np.ones(20), "y": np.arange(20) % 2}, "x of .* must hold numbers of N x"),
         ({"x": np.array(["a"] * 20), "y": np.arange(20) % 2}, "x of .* must hold numbers of N x"),
-        ({"x": np.array([[1], [2, 3]] * 10, dtype=object), "y": np.arange(20) % 2}, "x of .* cannot be read.*lengths.npy"),
+        (
+            {"x": np.array([[1], [2, 3]] * 10, dtype=object), "y": np.arange(20) % 2},
+            "x of .* cannot be read.*lengths.npy",
+        ),
         ({"x": np.ones((20, 3)), "y": np.array(["a", None] * 10)}, "y of .* cannot be read.*astype"),
         ({"x": BAD, "y": np.arange(20) % 2}, "NaN or infinity in sample 7"),
         ({"x": np.ones((20, 3)), "y": BAD[:, 1]}, "y of .* finite floats.*float64"),

@@ -457,4 +457,4 @@ def test_a_benchmark_times_its_loader(tmp_path, configure):
     ]
     cfg = configure("data=image_folder", "model=mlp", *keys, "rounds=1", "steps=2", config="benchmark")
     benchmark(cfg)
-    assert json.loads((tmp_path / "run" / "benchmark.json").read_text())["seconds_per_step"]["data alone"][0] > 0
+    assert json.loads((tmp_path / "run" / "benchmark.json").read_text())["seconds_per_batch"]["data alone"][0] > 0

@@ -8,7 +8,7 @@ from PIL import Image
 from leyden import files
 from leyden.data import image_folder
 from leyden.data.decode import decode
-from leyden.data.image_folder import Pictures, look
+from leyden.data.image_folder import ImageFolder, Pictures
 
 MANY = ["a.jpg", "犬/猫 '\".png", "x" * 200, os.fsdecode(b"\xff\xfe.gif")]
 SETTINGS = (4, 4), 3, "white"
@@ -39,30 +39,11 @@ def test_a_hundred_thousand_names_are_small():
 
 
 def test_a_look_knows_what_is_in_a_picture(make, tmp_path):
-    look(tmp_path, make("0.png", "1.png", "2.png"), SETTINGS, known := {})
-    assert [entry[3] for entry in known.values()] == [
+    found = list(map(ImageFolder(tmp_path, size=4).look, make("0.png", "1.png", "2.png")))
+    assert [entry[3] for entry in found] == [
         [16, 16 * i, 32 * i, 3200, 16 * i**2, 64 * i**2, 640_000] for i in range(3)
     ]
-    assert len({entry[2] for entry in known.values()}) == 3
-
-
-def test_other_names_and_another_order_are_recalled(make, tmp_path, monkeypatch):
-    look(tmp_path, make("a.png", "b.png", "c.png", "d.png"), SETTINGS, known := {})
-    first = dict(known)
-    os.utime(tmp_path / "c.png", (1, 1))
-    seen, in_turn = [], image_folder.in_turn
-    monkeypatch.setattr(image_folder, "in_turn", lambda function, items: seen.extend(items) or in_turn(function, items))
-    look(tmp_path, make("new.png", "d.png", "c.png", "a.png"), SETTINGS, known)
-    assert seen == ["new.png", "c.png"]
-    assert known["a.png"] == first["a.png"] and known["c.png"][2:] == first["c.png"][2:] and "new.png" in known
-
-
-def test_what_is_gone_is_not_taken_for_known(make, tmp_path):
-    look(tmp_path, names := make("a.png", "b.png"), SETTINGS, known := {})
-    (tmp_path / "b.png").unlink()
-    for _ in range(2):
-        look(tmp_path, names, SETTINGS, known)
-        assert isinstance(known["a.png"], list) and "No such file" in known["b.png"]
+    assert len({entry[2] for entry in found}) == 3
 
 
 def test_a_cache_holds_what_the_files_hold(make, tmp_path):

@@ -110,7 +110,8 @@ class Table(DataModule):
             raise UserError(f"{what}; mend it, add it to data.missing, or type 'data.categorical=[{name}]'.")
         form: dict[str, Any] = {} if decimal == "." else {"decimal": decimal}
         numbers = values[~values.isnan()]
-        if decimal == DATE or len(numbers.float().unique()) < len(numbers.unique()):  # a float32 cannot tell them apart
+        close = len(numbers.float().unique()) < len(numbers.unique())  # a float32 cannot tell them apart
+        if decimal == DATE or (close and numbers.median().abs() > numbers.std()):
             form["offset"] = float(numbers.median())
         return values, form
 

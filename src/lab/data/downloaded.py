@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torchvision import datasets
 
-from leyden import UserError
+from leyden import UserError, said
 from leyden.data.datamodule import DataModule
 from leyden.files import lock
 
@@ -33,7 +33,7 @@ class MNIST(DataModule):
         return x, torch.as_tensor(source.targets)
 
     def source(self, train: bool) -> datasets.VisionDataset:
-        """The reader of a split; one process downloads, others wait. Raises UserError for files missing or damaged."""
+        """The reader of a split; one process downloads, others wait. Raises UserError for missing or damaged files."""
         try:
             return self.reader(self.data_dir, train)
         except Exception:  # not there, damaged, or still being unpacked by another process
@@ -43,9 +43,8 @@ class MNIST(DataModule):
             with lock(self.data_dir / f".{self.title}.lock"):  # released when its process ends
                 return self.reader(self.data_dir, train, download=True)
         except Exception as error:  # sockets, archives and readers have errors of many kinds
-            reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
-            what = f"{self.title} is missing or damaged in {self.data_dir} and cannot be downloaded ({reason})"
-            raise UserError(f"{what}; {self.by_hand()}.") from error
+            what = f"{self.title} is missing or damaged in {self.data_dir} and cannot be downloaded"
+            raise UserError(f"{what} ({said(error)}); {self.by_hand()}.") from error
 
     def by_hand(self) -> str:
         """What to do without a network."""

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from leyden import require
+from leyden.data.augment import whole
 from leyden.data.datamodule import DataModule
 
 
@@ -14,12 +15,10 @@ class Fake(DataModule):
 
     def __init__(self, shape: list[int], num_classes: int = 10, num_samples: int = 1000, **loader: Any):
         super().__init__(**loader)
-        for name, value in ("num_classes", num_classes), ("num_samples", num_samples):
-            require(type(value) is int and value >= 1, f"data.{name}", "a whole number from 1 up", value)
-        good = bool(shape) and all(type(side) is int and side >= 1 for side in shape)
-        require(good, "data.shape", "whole numbers from 1 up", shape)
-        self.shape, self.num_samples, self.num_classes = shape, num_samples, num_classes
-        self.classes = [str(label) for label in range(num_classes)]
+        self.num_classes = whole("data.num_classes", num_classes, 1)
+        self.num_samples = whole("data.num_samples", num_samples, 1)
+        require(bool(shape) and all(side >= 1 for side in shape), "data.shape", "whole numbers from 1 up", shape)
+        self.shape, self.classes = shape, [str(label) for label in range(num_classes)]
 
     def read(self, split: str) -> tuple[Tensor, Tensor] | None:
         if split != "train":

@@ -36,6 +36,12 @@ def within(key: str, value: Any, low: float, high: float, count: int = 1) -> Any
     return value
 
 
+def whole(key: str, value: Any, low: int) -> Any:
+    """The value of a setting, a whole number; UserError for any other."""
+    require(type(value) is int and value >= low, key, f"a whole number from {low} up", value)
+    return value
+
+
 def rectangle(u: Tensor, scale: Sequence, ratio: Sequence, shape: torch.Size) -> tuple[Tensor, ...]:
     """Top, left, height and width of a random part of a picture, from u (B, 4 or more).
 
@@ -79,8 +85,7 @@ class ShiftCrop(Transform):
     """Pad by pixels of zeros on each side and crop back to size at a random place. Any dtype."""
 
     def __init__(self, pixels: int = 4):
-        require(type(pixels) is int and pixels >= 0, "ShiftCrop.pixels", "a whole number from 0 up", pixels)
-        self.pixels = pixels
+        self.pixels = whole("ShiftCrop.pixels", pixels, 0)
 
     def __call__(self, x: Tensor, u: Tensor) -> Tensor:
         top, left = (u[:, :2] * (2 * self.pixels + 1)).long().unbind(1)
@@ -99,14 +104,19 @@ class RandomResizedCrop(Transform):
     def __call__(self, x: Tensor, u: Tensor) -> Tensor:
         top, left, height, width = (p[:, None] for p in rectangle(u, self.scale, self.ratio, x.shape))
         column, row = stretched(left, width, x.shape[3]), stretched(top, height, x.shape[2])
-        grid = torch.stack(torch.broadcast_tensors(column[:, None], row[:, :, None]), -1)
-        return F.grid_sample(x.float(), grid, padding_mode="border", align_corners=False).to(x.dtype)
+        return sampled(x, column[:, None], row[:, :, None])
 
 
 def stretched(start: Tensor, part: Tensor, side: int) -> Tensor:
-    """Where, in -1..1 of a side, its pixels lie when a part (B, 1) of it is stretched over it: B x side."""
+    """Where the pixels of a side lie, from its middle, when a part (B, 1) of it is stretched over it: B x side."""
     inside = (torch.arange(side, device=part.device) + 0.5) * (part / side) - 0.5
-    return (start + inside.clamp(min=0).minimum(part - 1) + 0.5) * (2 / side) - 1
+    return start + inside.clamp(min=0).minimum(part - 1) - (side - 1) / 2
+
+
+def sampled(x: Tensor, column: Tensor, row: Tensor) -> Tensor:
+    """The batch read at other places, counted in pixels from the middle, B x H x W: bilinear, zeros from outside."""
+    grid = torch.stack(torch.broadcast_tensors(column * (2 / x.shape[3]), row * (2 / x.shape[2])), -1)
+    return F.grid_sample(x.float(), grid, align_corners=False).to(x.dtype)  # bf16 coordinates would move pixels
 
 
 class Affine(Transform):
@@ -126,9 +136,7 @@ class Affine(Transform):
         dy = (torch.arange(h, device=x.device) - (h - 1) / 2)[:, None] - down * self.translate * h
         turn = (turn * self.degrees).deg2rad()
         cos, sin = turn.cos() / scale, turn.sin() / scale
-        column, row = cos * dx + sin * dy, cos * dy - sin * dx  # where in x a pixel stands
-        grid = torch.stack([column * (2 / w), row * (2 / h)], -1)
-        return F.grid_sample(x.float(), grid, align_corners=False).to(x.dtype)  # bf16 coordinates would move pixels
+        return sampled(x, cos * dx + sin * dy, cos * dy - sin * dx)
 
 
 class Erasing(Transform):

@@ -1,6 +1,7 @@
 """The LightningDataModule: splits, folds, loaders and facts of whatever `read` returns."""
 
 import hashlib
+import math
 import os
 from functools import cached_property, partial
 from typing import Any
@@ -12,8 +13,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torchvision.transforms import v2
 
-from leyden import UserError, require
-from leyden.data.augment import Transform, augment
+from leyden import UserError, require, said
+from leyden.data.augment import Transform, augment, whole, within
 from leyden.data.samples import Samples, moments, to_float
 from leyden.resume import exact
 
@@ -59,15 +60,12 @@ class DataModule(LightningDataModule):
         self.transforms = {"train": train_transforms or [], "val": eval_transforms or [], "test": eval_transforms or []}
         for transform in self.augment:
             require(isinstance(transform, Transform), "data.augment", "Transforms of leyden.data.augment", transform)
-        for part in self.transforms["train"] + self.transforms["val"]:
-            require(callable(part), "data.train_transforms and data.eval_transforms", "of things that are called", part)
         normalised = {any(isinstance(part, v2.Normalize) for part in self.transforms[split]) for split in SPLITS}
         require(len(normalised) == 1, "data.eval_transforms", "normalised as train_transforms are", eval_transforms)
-        numbers = ("batch_size", 1, batch_size), ("folds", 2, folds), ("split_seed", 0, split_seed), ("seed", 0, seed)
-        for name, low, value in numbers:
-            require(type(value) is int and value >= low, f"data.{name}", f"a whole number from {low} up", value)
-        for name, share in ("val_fraction", val_fraction), ("test_fraction", test_fraction):
-            require(0 <= share <= 1, f"data.{name}", "a number from 0 to 1", share)
+        for name, low in ("batch_size", 1), ("folds", 2), ("split_seed", 0), ("seed", 0):
+            whole(f"data.{name}", getattr(self, name), low)
+        for name in "val_fraction", "test_fraction":
+            within(f"data.{name}", getattr(self, name), 0, 1)
         enough = num_workers == "auto" or (type(num_workers) is int and num_workers >= 0)
         require(enough, "data.num_workers", "auto or a whole number from 0 up", num_workers)
         require(fold is None or 0 <= fold < folds, "data.fold", f"null or a whole number from 0 to {folds - 1}", fold)
@@ -93,8 +91,8 @@ class DataModule(LightningDataModule):
         splits = {split: train.subset(cut[split]) if split in cut else found[split] or none for split in SPLITS}
         for split, samples in splits.items():
             samples.transforms, samples.seed = self.transforms[split], self.seed
-        sizes = {split: len(samples) for split, samples in splits.items()}
-        self.notes |= {"split_sizes": sizes, "cut_splits": list(cut) if len(cut) > 1 else []}
+        self.notes["split_sizes"] = {split: len(samples) for split, samples in splits.items()}
+        self.notes["cut_splits"] = list(cut) if len(cut) > 1 else []
         return splits
 
     def samples(self, split: str) -> Samples | None:
@@ -127,8 +125,7 @@ class DataModule(LightningDataModule):
         low, high = int(labels.min()), int(labels.max())
         classes = self.classes or [str(label) for label in range(high + 1)]
         if low < 0 or high >= len(classes):
-            wanted = f"its {len(classes)} classes need labels from 0 to {len(classes) - 1}"
-            raise UserError(f"{self.title} has labels from {low} to {high}, but {wanted}.")
+            raise UserError(f"{self.title} has labels from {low} to {high}; its {len(classes)} classes count from 0.")
         if low == high:
             raise UserError(f"{self.title} has samples of one class only, {classes[low]}; it needs two or more.")
         counts = train.y.bincount(minlength=len(classes)).tolist()
@@ -141,7 +138,7 @@ class DataModule(LightningDataModule):
             try:
                 x, _, _ = Samples(x[some], train.y[some], shown).__getitems__(list(range(len(some))))
             except RuntimeError as error:
-                raise UserError(f"The transforms of data leave samples that make no batch: {error}.") from error
+                raise UserError(f"The transforms of data leave samples that make no batch: {said(error)}.") from error
         mean, std = self.moments(train) if x is train.x else moments([x])
         if train.lengths is not None:
             return {"kind": "sequence", "shape": [None, len(mean)], "mean": mean, "std": std}
@@ -156,8 +153,7 @@ class DataModule(LightningDataModule):
     def fingerprint(self) -> str:
         """The sha256 of all samples, to tell whether two runs saw the same data."""
         digest = hashlib.sha256()
-        for split in SPLITS:
-            samples = self.splits[split]
+        for samples in self.splits.values():
             for part in (*([samples.x] if samples.lengths is None else samples.x), samples.y):
                 digest.update(part.contiguous().numpy().data)
         return digest.hexdigest()
@@ -166,17 +162,17 @@ class DataModule(LightningDataModule):
 
     def loader(self, split: str, shuffle: bool = False) -> DataLoader:
         """The batches of one rank; shuffled ones come in an order of their own in each epoch."""
-        samples, trainer = self.splits[split], self.trainer
+        samples, workers, trainer = self.splits[split], self.workers(self.splits[split]), self.trainer
         rank, world = (trainer.global_rank, trainer.world_size) if trainer else (0, 1)
         order = exact.Order(len(samples), rank, world, self.draw(samples, world) if shuffle else None)
-        drop_last = len(order) > self.batch_size if self.drop_last == "auto" else bool(self.drop_last)
-        workers, cuda = self.workers(samples), trainer and trainer.strategy.root_device.type == "cuda"
+        drop_last = len(order) > self.batch_size if self.drop_last == "auto" else self.drop_last
+        cuda = trainer and trainer.strategy.root_device.type == "cuda"
         return DataLoader(
             samples,
             batch_size=self.batch_size,
             sampler=order,
             collate_fn=tuple,  # samples make their batches themselves
-            drop_last=drop_last and shuffle,
+            drop_last=bool(drop_last and shuffle),
             num_workers=workers,
             worker_init_fn=partial(exact.ignore_signals_in_worker, then=partial(pl_worker_init_function, rank=rank)),
             generator=exact.generator(self.seed),  # of the workers' seeds, which else come out of the model's draws
@@ -194,9 +190,8 @@ class DataModule(LightningDataModule):
 
     def workers(self, samples: Samples) -> int:
         """Loader processes: none for data in memory, where they only cost."""
-        if self.num_workers != "auto":
-            return int(self.num_workers)
-        return cores() if samples.transforms else 0
+        automatic = cores() if samples.transforms else 0
+        return automatic if self.num_workers == "auto" else int(self.num_workers)
 
     def train_dataloader(self) -> DataLoader:
         return self.loader("train", shuffle=True)
@@ -220,8 +215,8 @@ class DataModule(LightningDataModule):
 def cores() -> int:
     """The cores that this process may use: those of the machine divided among its ranks and the jobs beside it."""
     free = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    beside = int(os.environ.get("LEYDEN_PARALLEL", 1))  # of a sweep
-    return max(1, free // (beside * int(os.environ.get("LOCAL_WORLD_SIZE", 1))))
+    sharing = (int(os.environ.get(name, 1)) for name in ("LEYDEN_PARALLEL", "LOCAL_WORLD_SIZE"))
+    return max(1, free // math.prod(sharing))
 
 
 def stratified_order(y: Tensor, seed: int) -> Tensor:
@@ -233,8 +228,6 @@ def stratified_order(y: Tensor, seed: int) -> Tensor:
     if y.is_floating_point():
         return order
     place = torch.empty(len(y), dtype=torch.float64)
-    members = y[order].argsort(stable=True)  # class by class
-    counts = y.unique(return_counts=True)[1]
-    number = torch.arange(len(y)) - (counts.cumsum(0) - counts).repeat_interleave(counts)
-    place[members] = (number.double() + 0.5) / counts.repeat_interleave(counts)
+    members, counts = y[order].argsort(stable=True), y.unique(return_counts=True)[1].tolist()  # class by class
+    place[members] = torch.cat([(torch.arange(count).double() + 0.5) / count for count in counts])
     return order[place.argsort(stable=True)]

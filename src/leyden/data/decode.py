@@ -75,9 +75,8 @@ def pixels(raw: bytes, size: tuple[int, int] | None, channels: int, background: 
 def flatten(image: Image.Image, background: str) -> Image.Image:
     """In 8 bits, upright, without transparency. Raises ValueError for depths and inks of which the white is unknown."""
     image.load()
-    bits = image.tag_v2.get(258, (16,))[0] if image.format == "TIFF" else 16  # of a grey value
-    if image.mode == "F" or (image.mode.startswith("I") and bits != 16):
-        raise ValueError(f"it has {bits} bits for a grey value, of which nobody knows the white; save it with 8 or 16")
+    if image.mode == "F" or (image.mode == "I" and image.format != "PNG"):  # of which Pillow 10 makes I from 16 bits
+        raise ValueError("nobody knows the white of its grey values, signed or of 32 bits; save it with 8 or 16")
     if image.mode == "CMYK" and image.format == "JPEG" and "adobe" not in image.info:
         raise ValueError("its inks may be stored inverted, as Adobe's marker is missing; save it in RGB")
     image = ImageOps.exif_transpose(image)

@@ -1,27 +1,25 @@
 """Data in folders, one for each class, and above them, where it is split already, one for each split; sequences."""
 
 import hashlib
+import json
 import logging
 import os
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from importlib.util import find_spec
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.lib.format import read_array
 from torch import Tensor
 
 from leyden import UserError, listed, said
 from leyden.data.datamodule import SPLITS, DataModule
 from leyden.data.decode import shown
-from leyden.files import lock
+from leyden.files import lock, read_json, replacing
 
 log = logging.getLogger(__name__)
 NUMBER = re.compile(r'(^|,)[\s"]*([-+.\d]|(nan|inf|infinity)\b)', re.IGNORECASE)  # a cell that begins like one
@@ -30,8 +28,7 @@ NUMBER = re.compile(r'(^|,)[\s"]*([-+.\d]|(nan|inf|infinity)\b)', re.IGNORECASE)
 class Folders(DataModule):
     """Files from <root>/<class>/**, or from <root>/train, val, test with classes in each; a child reads them.
 
-    The classes are the folders of train, '2' before '10'; a run is given those that it was trained with. What begins
-    with a dot is no data.
+    The classes are the folders of train; a run is given those of its training. What begins with a dot is no data.
     """
 
     what: str  # the files in a word
@@ -63,45 +60,42 @@ class Folders(DataModule):
             raise UserError(f"{shown(root)} needs two or more classes, not {names}; set data.root=<folder>.")
         return names
 
-    def files(self, split: str) -> tuple[list[str], list[int]]:
-        """The split's files, relative to the root, '2' before '10', and the index of each one's class.
+    @cached_property
+    def listing(self) -> dict[str, tuple[list[str], list[int]]]:
+        """The files of each split, relative to the root, '2' before '10', and the index of the class of each."""
+        return {split: self.files(split) for split in self.roots}
 
-        Raises:
-            UserError: a class that train does not have, or one that has no file to train on.
-        """
-        root, found, ignored = self.roots[split], dict[str, str](), Counter[str]()
-        for folder in folders(root):
-            for path in walk(root / folder):
-                if path.lower().endswith(self.endings):
-                    found[os.path.relpath(path, self.root)] = shown(folder)
-                else:
-                    ignored[shown(os.path.splitext(path)[1].lower()) or "no ending"] += 1
-        if ignored:
-            others = listed(f"{count} of {name}" for name, count in ignored.most_common())
-            log_once("files of other kinds in %s are left out: %s", shown(root), others)
+    def files(self, split: str) -> tuple[list[str], list[int]]:
+        """Raises UserError for a class that train does not have, or one that has no file to train on."""
+        root = self.roots[split]
+        every = {os.path.relpath(path, self.root): shown(name) for name in folders(root) for path in walk(root / name)}
+        found = {path: name for path, name in every.items() if path.lower().endswith(self.endings)}
+        if others := [shown(path) for path in every if path not in found]:
+            log_once("%d files of other kinds in %s are left out: %s", len(others), shown(root), listed(others))
         there = set(found.values())
         if strange := sorted(there.difference(self.classes)):
-            what = f"{listed(strange)} that train does not have: {listed(self.classes)}"
-            raise UserError(f"{shown(root)} has the classes {what}.")
+            raise UserError(f"{shown(root)} has the classes {listed(strange)} that train does not have.")
         if (empty := sorted(set(self.classes) - there)) and (split == "train" or not there):
-            what = f"{self.what} of the classes {listed(empty)}"
-            raise UserError(f"{shown(root)} has no {what}; add some, or delete the folder.")
-        names, index = sorted(found, key=natural), {name: number for number, name in enumerate(self.classes)}
-        return names, [index[found[name]] for name in names]
+            names = listed(empty)
+            raise UserError(f"{shown(root)} has no {self.what} of the classes {names}; add some, or delete the folder.")
+        paths, index = sorted(found, key=natural), {name: number for number, name in enumerate(self.classes)}
+        return paths, [index[found[path]] for path in paths]
 
 
 def walk(root: Path) -> Iterator[str]:
-    """The files in a folder and in those in it. Links are followed, but none to a folder that was entered before."""
+    """The files below a folder. Links are followed, but none to a folder that was entered before."""
     entered = set(map(str, [root.parent.resolve(), *root.parent.resolve().parents]))
 
     def stop(error: OSError) -> None:
         raise UserError(f"{shown(error.filename)} cannot be read ({error.strerror}).") from error
 
     for folder, inner, names in os.walk(root, followlinks=True, onerror=stop):
-        new = os.path.realpath(folder) not in entered
-        inner[:] = [name for name in inner if new and not name.startswith(".")]
-        yield from (os.path.join(folder, name) for name in names if new and not name.startswith("."))
-        entered.add(os.path.realpath(folder))
+        if (real := os.path.realpath(folder)) in entered:
+            inner.clear()
+            continue
+        entered.add(real)
+        inner[:] = [name for name in inner if not name.startswith(".")]
+        yield from (os.path.join(folder, name) for name in names if not name.startswith("."))
 
 
 def folders(root: str | Path) -> list[str]:
@@ -126,18 +120,28 @@ def log_once(*line: Any) -> None:
         log.info(*line)
 
 
+def state(path: Path) -> list[int]:
+    """Size and time of change in ns; nothing of a file that is gone, or of a link that leads nowhere."""
+    return [path.stat().st_size, path.stat().st_mtime_ns] if path.exists() else []
+
+
 @contextmanager
-def remembering(data_dir: Path, kind: str, *key: Any) -> Iterator[Path]:
-    """The JSON file in <data_dir>/<kind> for what is known under a key, locked; UserError if it cannot be written."""
+def remembered(data_dir: Path, kind: str, *key: Any) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """The file in <data_dir>/<kind> of a key, which is locked, and its content, which is written if it is changed."""
     digest = hashlib.blake2b(repr(key).encode("utf-8", "backslashreplace"), digest_size=8)
     memory = data_dir / kind / f"{digest.hexdigest()}.json"
     try:
         memory.parent.mkdir(parents=True, exist_ok=True)
         with lock(memory.with_suffix(".lock")):
-            yield memory
+            known = read_json(memory)
+            before = dict(known)
+            yield memory, known
+            if known != before:
+                with replacing(memory) as part:
+                    part.write_text(json.dumps(known))
     except OSError as error:
-        what = f"{memory.parent} cannot be written ({error.strerror or error})"
-        raise UserError(f"{what}; set data_dir=<folder>.") from error
+        why = error.strerror or error
+        raise UserError(f"{memory.parent} cannot be written ({why}); set data_dir=<folder>.") from error
 
 
 class SequenceFolder(Folders):
@@ -148,8 +152,8 @@ class SequenceFolder(Folders):
     def read(self, split: str) -> tuple[list[Tensor], Tensor] | None:
         if split not in self.roots:
             return None
-        names, labels = self.files(split)
-        first = self.root / (names if split == "train" else self.files("train")[0])[0]
+        names, labels = self.listing[split]
+        first = self.root / self.listing["train"][0][0]
         x, columns = [load(self.root / name) for name in names], load(first).shape[1]
         for name, sequence in zip(names, x, strict=True):
             if sequence.shape[1] != columns:
@@ -164,15 +168,14 @@ def load(path: Path) -> Tensor:
         UserError: it cannot be read, or is of another shape, without steps, or with a value that is not finite.
     """
     try:
-        raw = path.read_bytes()
         if path.suffix.lower() == ".csv":
-            lines = [line for line in raw.decode("utf-8-sig").splitlines() if line.strip()]
+            lines = [line for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
             lines = lines if not lines or NUMBER.search(lines[0]) else lines[1:]
             values = np.empty((0, 1))
             if lines:
                 values = np.loadtxt(lines, delimiter=",", quotechar='"', comments=None, ndmin=2)
         else:
-            values = read_array(BytesIO(raw), allow_pickle=False)
+            values = np.load(path, allow_pickle=False)
     except Exception as error:  # a damaged head of a .npy file has errors of many kinds
         raise UserError(f"{path} cannot be read as a sequence ({said(error)}).") from error
     if values.dtype.kind not in "buif" or values.ndim != 2 or values.size == 0:

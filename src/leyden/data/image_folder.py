@@ -1,7 +1,6 @@
 """Your own photographs, in a folder for each class: a first look at the files, and how a batch gets them."""
 
 import hashlib
-import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,21 +17,17 @@ from torch import Tensor
 from leyden import UserError, listed, require
 from leyden.data.datamodule import cores
 from leyden.data.decode import ENDINGS, MODES, VERSION, decode, pixels, reason, shown
-from leyden.data.folders import Folders, log_once, remembering
+from leyden.data.folders import Folders, log_once, remembered, state
 from leyden.data.samples import OnDisk, Samples
-from leyden.files import read_json, replacing
+from leyden.files import replacing
 
 CHUNK = 256  # pictures that are decoded at once
 
 
 class ImageFolder(Folders):
-    """Pictures of C x H x W in uint8; conf/data/image_folder.yaml explains the arguments.
-
-    What is found out about the files is kept in <data_dir>/image_folder, and the cache, too.
-    """
+    """Pictures of C x H x W in uint8; conf/data/image_folder.yaml explains the arguments."""
 
     what, endings = "picture", ENDINGS
-    known: dict[str, list[Any]]  # of each file, as `look` gives it
 
     def __init__(
         self,
@@ -58,44 +53,57 @@ class ImageFolder(Folders):
         self.on_bad_file, self.cache, self.data_dir = on_bad_file, cache, Path(data_dir)
 
     @cached_property
-    def listing(self) -> dict[str, tuple[list[str], list[int]]]:
-        """The files of each split, and the index of the class of each."""
-        return {split: self.files(split) for split in self.roots}
-
-    @cached_property
     def pictures(self) -> "Pictures":
         """Those that can be decoded, after a look at the files that are new; UserError if others are not skipped."""
         names = [name for found, _ in self.listing.values() for name in found]
         key = os.path.realpath(self.root), *self.settings, VERSION
-        with remembering(self.data_dir, "image_folder", *key) as memory:
-            self.known, bad = look(self.root, names, self.settings, memory)
-            counts = f"{len(bad)} of {len(names)} pictures in {shown(self.root)}"
+        with remembered(self.data_dir, "image_folder", *key) as (memory, known):
+            if new := [name for name in names if name not in known or known[name][:2] != state(self.root / name)]:
+                log_once("looking at %d pictures of %s", len(new), self.root)
+                known |= zip(new, in_turn(self.look, new), strict=True)
+            good = [name for name in names if isinstance(known[name], list)]
+            bad = {shown(name): known[name] for name in names if isinstance(known[name], str)}
+            pictures, self.known = Pictures(self.root, good, *self.settings), [known[name] for name in good]
+            if self.cache and (not bad or self.on_bad_file == "skip"):
+                pictures.write_cache(memory, [content for _, _, content, _ in self.known])
+        if bad:
+            what = f"{len(bad)} of {len(names)} pictures in {shown(self.root)} cannot be decoded"
             lines = "\n  " + listed((f"{name}: {why}" for name, why in bad.items()), "\n  ")
-            if bad and self.on_bad_file == "error":
-                what = "repair or delete them, or type data.on_bad_file=skip"
-                raise UserError(f"{counts} cannot be decoded; {what}:{lines}")
-            if bad:
-                log_once("%s are skipped, as they cannot be decoded:%s", counts, lines)
-                self.notes["skipped"] = {"count": len(bad), "files": bad}
-            pictures = Pictures(self.root, list(self.known), *self.settings)
-            if self.cache:
-                pictures.write_cache(memory, [entry[2] for entry in self.known.values()])
+            if self.on_bad_file == "error":
+                raise UserError(f"{what}; repair or delete them, or type data.on_bad_file=skip:{lines}")
+            log_once("%s and are skipped:%s", what, lines)
+            self.notes["skipped"] = {"count": len(bad), "files": bad}
         return pictures
+
+    def look(self, name: str) -> list[Any] | str:
+        """What a file holds, or why it cannot be decoded.
+
+        That is its size, its time in ns, the digest of its bytes, and of the resized picture the number of pixels and
+        the sums of each channel's values and squares.
+        """
+        try:
+            now, raw = state(self.root / name), (self.root / name).read_bytes()
+            planes = pixels(raw, *self.settings).flatten(1).numpy()
+        except Exception as error:  # damaged files have errors of many kinds
+            return reason(error)
+        squares = np.multiply(planes, planes, dtype=np.uint16)
+        sums = [planes.shape[1], *planes.sum(1).tolist(), *squares.sum(1).tolist()]
+        return [*now, hashlib.blake2b(raw, digest_size=16).hexdigest(), sums]
 
     def read(self, split: str) -> tuple[Any, Tensor] | None:
         """Raises UserError where a class has no picture left to train on."""
         if split not in self.roots:
             return None
-        pictures, places = self.pictures, {name: place for place, name in enumerate(self.known)}
-        found = [(places[name], label) for name, label in zip(*self.listing[split], strict=True) if name in places]
+        rows = {os.fsdecode(name): row for row, name in enumerate(self.pictures.names)}
+        found = [(rows[name], label) for name, label in zip(*self.listing[split], strict=True) if name in rows]
         if split == "train" and (lost := set(range(len(self.classes))) - {label for _, label in found}):
             names = listed(self.classes[n] for n in sorted(lost))
             raise UserError(f"No picture of the classes {names} can be decoded.")
-        rows, y = torch.tensor(found, dtype=torch.int64).view(-1, 2).unbind(1)
-        return pictures[rows], y
+        row, y = torch.tensor(found, dtype=torch.int64).view(-1, 2).unbind(1)
+        return self.pictures[row], y
 
     def moments(self, train: Samples) -> tuple[list[float], list[float]]:
-        count, *sums = np.array([self.known[train.x.name(index)][3] for index in range(len(train))]).sum(0).tolist()
+        count, *sums = np.array([self.known[row][3] for row in train.x.rows.tolist()]).sum(0).tolist()
         mean, square = np.array(sums).reshape(2, -1) / count / [[255], [255**2]]
         std = np.sqrt((square - mean**2).clip(0))
         return mean.tolist(), np.where(std > 0, std, 1.0).tolist()
@@ -104,10 +112,10 @@ class ImageFolder(Folders):
     def fingerprint(self) -> str:
         """The sha256 of the names, contents and classes of all samples, and of how they are decoded."""
         digest = hashlib.sha256(repr(self.settings).encode())
-        for split, samples in self.splits.items():
-            for index, label in enumerate(samples.y.tolist()):
-                name = samples.x.name(index)
-                digest.update(f"{split} {name!r} {self.known[name][2]} {label}\n".encode("utf-8", "backslashreplace"))
+        for samples in self.splits.values():
+            rows = samples.x.rows.tolist()
+            names, contents = samples.x.names[rows].tolist(), [self.known[row][2] for row in rows]
+            digest.update(repr((names, contents, samples.y.tolist())).encode())
         return digest.hexdigest()
 
     def name(self, split: str, index: int) -> str:
@@ -134,9 +142,6 @@ class Pictures(OnDisk):
     def name(self, index: int) -> str:
         return os.fsdecode(self.names[self.rows[index]])
 
-    def path(self, index: int) -> str:
-        return os.path.join(self.root, self.name(index))
-
     def read(self, rows: Tensor) -> Tensor:
         if self.cache is None:
             files = [os.path.join(self.root, os.fsdecode(name)) for name in self.names[rows.numpy()]]
@@ -148,7 +153,6 @@ class Pictures(OnDisk):
         key = hashlib.blake2b(repr((self.names.tolist(), digests)).encode(), digest_size=16).hexdigest()
         path = memory.with_name(f"{memory.stem}-{key}.u8")
         if not path.exists():
-            log_once("writing decoded pictures into %s", path.parent)
             for old in path.parent.glob(f"*{memory.stem}-*.u8*"):
                 with suppress(OSError):  # Windows keeps what another run reads
                     old.unlink()
@@ -156,42 +160,6 @@ class Pictures(OnDisk):
                 for x in in_turn(lambda index: self[index].numpy(), range(len(self))):
                     file.write(x)
         self.cache = path
-
-
-def look(
-    root: Path, names: list[str], settings: Sequence[Any], memory: Path
-) -> tuple[dict[str, list[Any]], dict[str, str]]:
-    """What is known of each file that can be decoded, and why others, by names to be shown, cannot be.
-
-    Known are its size, its time in ns, the digest of its bytes, and of the resized picture the number of pixels and the
-    sums of each channel's values and squares. Files that are as `memory` knows them are not looked at again.
-    """
-    found = read_json(memory)
-
-    def state(name: str) -> list[int]:
-        with suppress(OSError):  # it is gone, or a link leads nowhere
-            stat = os.stat(os.path.join(root, name))
-            return [stat.st_size, stat.st_mtime_ns]
-        return []
-
-    def look_at(name: str) -> list[Any] | str:
-        try:
-            now, raw = state(name), Path(root, name).read_bytes()
-            planes = pixels(raw, *settings).flatten(1).numpy()
-        except Exception as error:  # damaged files have errors of many kinds
-            return reason(error)
-        squares = np.multiply(planes, planes, dtype=np.uint16)
-        sums = [planes.shape[1], *planes.sum(1).tolist(), *squares.sum(1).tolist()]
-        return [*now, hashlib.blake2b(raw, digest_size=16).hexdigest(), sums]
-
-    if new := [name for name in names if name not in found or found[name][:2] != state(name)]:
-        log_once("looking at %d pictures of %s", len(new), root)
-        found |= zip(new, in_turn(look_at, new), strict=True)
-    known = {name: found[name] for name in names if isinstance(found[name], list)}
-    if new:
-        with replacing(memory) as part:
-            part.write_text(json.dumps(known))
-    return known, {shown(name): found[name] for name in names if name not in known}
 
 
 def in_turn(function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:

@@ -87,23 +87,22 @@ class OnDisk:
 def moments(parts: Iterable[Tensor]) -> tuple[list[float], list[float]]:
     """Mean and standard deviation of each channel (dimension 1), in the scale of `to_float`; 1 for a deviation of 0.
 
-    The parts of the data are looked at one after the other, and need not be in memory together.
+    The parts need not be in memory together.
     """
-    counts, total, mean, squares = torch.zeros(()), 0, torch.zeros((), dtype=torch.float64), torch.zeros(())
+    counts, total, shift = torch.zeros(()), 0, None
     for part in parts:
         channels = part.transpose(0, 1).flatten(1)
         if part.dtype == torch.uint8:  # by counting: exact, and the same bits for any number of threads
-            counts = counts + torch.stack([channel.bincount(minlength=256) for channel in channels]).double()
-        elif size := channels.shape[1]:  # mean and squares about it, joined to those of the parts before (Chan 1983)
-            channels, total = channels.double(), total + size
-            middle = channels.mean(1)
-            apart = middle - mean
-            squares = squares + (channels - middle[:, None]).square().sum(1) + apart**2 * size * (1 - size / total)
-            mean = mean + apart * (size / total)
-    if counts.dim():
-        values, weights = torch.arange(256, dtype=torch.float64) / 255, counts / counts.sum(1, keepdim=True)
-        mean = weights @ values
-        std = (weights @ values.square() - mean.square()).clamp(min=0).sqrt()
-    else:
-        std = (squares / total).sqrt()
-    return mean.tolist(), torch.where(std > 0, std, 1.0).tolist()
+            counts = counts + torch.stack([channel.bincount(minlength=256) for channel in channels])
+            continue
+        channels, total = channels.double(), total + channels.shape[1]
+        if shift is None:  # without it the squares of large numbers would lose the digits that differ
+            shift = channels.mean(1)
+            sums = squares = torch.zeros_like(shift)
+        apart = channels - shift[:, None]
+        sums, squares = sums + apart.sum(1), squares + apart.square().sum(1)
+    if shift is None:
+        values, shift = torch.arange(256, dtype=torch.float64) / 255, 0
+        total, sums, squares = counts.sum(1), counts.double() @ values, counts.double() @ values.square()
+    std = (squares / total - (sums / total).square()).clamp(min=0).sqrt()
+    return (shift + sums / total).tolist(), torch.where(std > 0, std, 1.0).tolist()

@@ -1,13 +1,10 @@
 """A table from a CSV or Parquet file: columns of numbers, columns of categories, and one to predict."""
 
 import csv
-import logging
 import math
 import re
 from datetime import UTC, datetime
-from decimal import Decimal
 from functools import partial
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +23,13 @@ SWAP = str.maketrans(",.", ".,")
 DATE = "date"  # in place of a decimal mark: numbers are seconds, written as dates and times of ISO 8601
 PACKED = "", ".gz", ".bz2", ".zip", ".xz", ".zst", ".tar"
 ENDINGS = (".parquet", *(kind + packed for kind in (".csv", ".tsv") for packed in PACKED))
-log = logging.getLogger(__name__)
 
 
 class Table(DataModule):
     """The rows of a CSV or Parquet file; conf/data/table.yaml explains the arguments.
 
     x is B x columns: a number less the column's `offset`, the index of a category, or NaN where the value is missing.
-    The facts' `columns`, for leyden.tasks.preprocess.Encode, hold the `categories` of the training rows, "" for
-    missing, or `fill`, their median. A category that those rows lack counts as missing.
+    The facts' `columns` hold the `categories` of the training rows, "" for missing, or `fill`, their median.
     """
 
     def __init__(
@@ -99,31 +94,26 @@ class Table(DataModule):
     def numbers(self, name: str, texts: list[str]) -> tuple[Tensor, dict[str, Any]] | None:
         """The values of a column in float64, and what `codes` needs to read it; None for categories.
 
-        A decimal comma only in files that have another separator; an `offset` is what to subtract in float64. Raises
-        UserError for text among numbers.
+        An `offset` is to be subtracted in float64. Raises UserError for text among numbers.
         """
         if name in self.categorical:
             return None
-        marks = [".", DATE] if self.mark == "," else [",", ".", DATE] if "," in "".join(texts) else [".", ",", DATE]
-        read = {mark: torch.tensor([number(text, mark) for text in texts], dtype=torch.float64) for mark in marks}
-        decimal = min(read, key=lambda mark: int(read[mark].isnan().sum()))
+        forms = [".", DATE] if self.mark == "," else [",", ".", DATE] if "," in "".join(texts) else [".", ",", DATE]
+        read = {form: torch.tensor([number(text, form) for text in texts], dtype=torch.float64) for form in forms}
+        decimal = min(read, key=lambda form: int(read[form].isnan().sum()))
         values = read[decimal]
         wrong = [row for row in values.isnan().nonzero()[:, 0].tolist() if texts[row]]
-        if wrong and (name in self.numeric or 2 * len(wrong) < len(texts) - texts.count("")):
-            what = f"Column {name} of {self.path} holds numbers, but '{texts[wrong[0]]}' in line {self.lines[wrong[0]]}"
-            raise UserError(f"{what}; mend it, add it to data.missing, or type 'data.categorical=[{name}]'.")
-        if wrong:
+        if wrong and name not in self.numeric and 2 * len(wrong) >= len(texts) - texts.count(""):
             return None
+        for row in wrong:
+            what = f"Column {name} of {self.path} holds numbers, but '{texts[row]}' in line {self.lines[row]}"
+            raise UserError(f"{what}; mend it, add it to data.missing, or type 'data.categorical=[{name}]'.")
+        form: dict[str, Any] = {} if decimal == "." else {"decimal": decimal}
         numbers = values[~values.isnan()]
         close = len(numbers.float().unique()) < len(numbers.unique())  # a float32 cannot tell them apart
-        far = decimal == DATE or (close and numbers.median().abs() > numbers.std())
-        form = {"offset": float(numbers.median())} if far else {}
-        exact = str if decimal == DATE else Decimal
-        apart = len({exact(plain(text, decimal)) for text in texts if text})
-        equal = apart - len((numbers - form.get("offset", 0.0)).float().unique())
-        if 100 * equal > apart:
-            log.warning("%s of %s: %s of %s different values are equal as float32.", name, self.path, equal, apart)
-        return values, form | ({} if decimal == "." else {"decimal": decimal})
+        if decimal == DATE or (close and numbers.median().abs() > numbers.std()):
+            form["offset"] = float(numbers.median())
+        return values, form
 
     def facts_of_x(self, train: Samples) -> dict[str, Any]:
         mean, std = list[float](), list[float]()  # of the model's inputs: categories stay 0 and 1
@@ -137,26 +127,17 @@ class Table(DataModule):
         return {"kind": "table", "shape": [len(mean)], "mean": mean, "std": std, "columns": self.columns}
 
 
-def plain(text: str, decimal: str) -> str:
-    """A cell without marks between groups of three digits, and with a decimal point."""
-    text = text.translate(SWAP) if decimal == "," else text
-    return re.sub(GROUP, "", text) if GROUPED.fullmatch(text) else text
-
-
 def number(text: str, decimal: str = ".") -> float:
     """A cell as a number; NaN if it is none that a float32 can hold."""
     try:
         if decimal == DATE:
             time = datetime.fromisoformat(text)
             return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
-        value = float(plain(text, decimal))
+        text = text.translate(SWAP) if decimal == "," else text
+        value = float(re.sub(GROUP, "", text) if GROUPED.fullmatch(text) else text)
     except ValueError:
         return math.nan
     return value if abs(value) < 3e38 and "_" not in text else math.nan
-
-
-def is_number(text: str, decimal: str = ".") -> bool:
-    return not math.isnan(number(text, decimal))
 
 
 def codes(column: dict[str, Any], texts: list[str]) -> list[float]:
@@ -170,36 +151,34 @@ def codes(column: dict[str, Any], texts: list[str]) -> list[float]:
 
 def load(
     path: Path, separator: str | None, missing: list[str], encoding: str = "utf-8", compression: str = "infer"
-) -> tuple[dict[str, list[str]], list[int], str]:
-    """The cells by column, "" where missing, the line of each row, the separator. Raises UserError for no table."""
+) -> tuple[dict[str, list[str]], list[int], str | None]:
+    """The cells by column, "" where missing, the line of each row, the separator; UserError if it is no table."""
     import pandas as pd  # slow
 
     how: dict[str, Any] = {"header": None, "dtype": object, "keep_default_na": False, "skip_blank_lines": False}
     how |= {"encoding": "utf-8-sig" if encoding == "utf-8" else encoding, "compression": compression}
-    read, mark = partial(pd.read_csv, path, engine="python", **how), separator or ""
+    read, mark = partial(pd.read_csv, path, engine="python", **how), separator
     try:
         if path.suffix.lower() == ".parquet":
-            frame = pd.read_parquet(path)
-            found = [list(frame.columns), *frame.astype(object).where(frame.notna(), "").to_numpy().tolist()]
+            frame = pd.read_parquet(path).astype(object)
+            frame = frame.where(frame.notna(), "").T.reset_index().T  # the header is the first row
         else:
-            head = "" if mark else read(sep="\0", quoting=csv.QUOTE_NONE, nrows=1).iat[0, 0]
-            mark = mark or max(",;\t", key=lambda mark: len(next(csv.reader([head], delimiter=mark))))
-            found = read(sep=mark).to_numpy().tolist()
-    except ImportError as error:
-        raise UserError(f"{path} needs a package ({said(error)}); type pip install -e '.[parquet]'.") from error
+            if not mark:
+                head = read(sep="\0", quoting=csv.QUOTE_NONE, nrows=1).iat[0, 0]
+                mark = max(",;\t", key=lambda mark: len(next(csv.reader([head], delimiter=mark))))
+            frame = read(sep=mark)
     except Exception as error:  # decoders and archives have errors of many kinds
         keys = "data.path, data.separator, data.encoding and data.compression"
         raise UserError(f"{path.absolute()} cannot be read ({said(error)}); see {keys}.") from error
-    ends = accumulate(1 + sum(str(cell).count("\n") for cell in row) for row in found)  # quotes hold line ends
-    texts = ([str(cell).strip() for cell in row if cell is not None] for row in found)  # None: a row is too short
-    rows = [(line, row) for line, row in zip(ends, texts, strict=True) if any(row)]
-    if len(rows) < 2:
+    breaks = frame.map(lambda cell: str(cell).count("\n")).sum(axis=1)  # inside quotes
+    frame.index = (breaks + 1).cumsum()
+    frame = frame.map(lambda cell: str(cell).strip(), na_action="ignore")
+    lines = frame.index[(frame.notna() & frame.ne("")).any(axis=1)].tolist()
+    if len(lines) < 2:
         raise UserError(f"{path} has no rows; it needs a header and a row for each sample.")
-    (_, names), *rows = rows
-    if len(set(names)) < len(names):
-        raise UserError(f"The header of {path} has a name twice: {listed(names)}; rename one.")
-    for line, row in rows:
-        if len(row) != len(names):
-            raise UserError(f"Line {line} of {path} has {len(row)} cells, but the header {len(names)}; mend it.")
-    cells = {name: ["" if row[place] in missing else row[place] for _, row in rows] for place, name in enumerate(names)}
-    return cells, [line for line, _ in rows], mark
+    frame = frame.loc[lines[1:]].set_axis(frame.loc[lines[0]].tolist(), axis=1)
+    if not frame.columns.is_unique:
+        raise UserError(f"The header of {path} has a name twice: {listed(frame)}; rename one.")
+    if (short := frame.isna().any(axis=1)).any():
+        raise UserError(f"Line {short.idxmax()} of {path} has fewer cells than the header; mend it.")
+    return frame.mask(frame.isin(missing), "").to_dict("list"), lines[1:], mark

@@ -91,7 +91,7 @@ def rows(name: str, file: Path, metadata: Metadata) -> list[Sample]:
     columns, count = metadata.columns or [{"name": column} for column in cells], metadata.dims[1]
     if missing := [column["name"] for column in columns if column["name"] not in cells]:
         raise UserError(f"{file} must have the columns of the run: {listed(missing)}; got {listed(cells)}.")
-    if len(columns) != count or (not metadata.columns and all(map(table.is_number, cells))):
+    if len(columns) != count or (not metadata.columns and not any(map(math.isnan, map(table.number, cells)))):
         raise UserError(f"{file} must have a header and {count} columns; got {listed(cells)}.")
     samples, codes = [], [table.codes(column, cells[column["name"]]) for column in columns]
     for place, line in enumerate(lines):

@@ -8,7 +8,7 @@ from PIL import Image
 from leyden import files
 from leyden.data import image_folder
 from leyden.data.decode import decode
-from leyden.data.image_folder import Pictures, look
+from leyden.data.image_folder import ImageFolder, Pictures
 
 MANY = ["a.jpg", "犬/猫 '\".png", "x" * 200, os.fsdecode(b"\xff\xfe.gif")]
 SETTINGS = (4, 4), 3, "white"
@@ -29,7 +29,7 @@ def make(tmp_path):
 
 def test_names_come_back_as_they_were():
     found = Pictures("root", MANY, *SETTINGS)
-    assert [found.name(index) for index in range(len(MANY))] == MANY and found.path(0) == "root/a.jpg"
+    assert [found.name(index) for index in range(len(MANY))] == MANY
     assert found[torch.tensor([2, 0])].name(0) == MANY[2]
 
 
@@ -39,30 +39,11 @@ def test_a_hundred_thousand_names_are_small():
 
 
 def test_a_look_knows_what_is_in_a_picture(make, tmp_path):
-    known, bad = look(tmp_path, make("0.png", "1.png", "2.png"), SETTINGS, tmp_path / "memory.json")
-    assert [entry[3] for entry in known.values()] == [
+    found = list(map(ImageFolder(tmp_path, size=4).look, make("0.png", "1.png", "2.png")))
+    assert [entry[3] for entry in found] == [
         [16, 16 * i, 32 * i, 3200, 16 * i**2, 64 * i**2, 640_000] for i in range(3)
     ]
-    assert len({entry[2] for entry in known.values()}) == 3 and not bad
-
-
-def test_other_names_and_another_order_are_recalled(make, tmp_path, monkeypatch):
-    memory = tmp_path / "memory.json"
-    first, _ = look(tmp_path, make("a.png", "b.png", "c.png", "d.png"), SETTINGS, memory)
-    os.utime(tmp_path / "c.png", (1, 1))
-    seen, in_turn = [], image_folder.in_turn
-    monkeypatch.setattr(image_folder, "in_turn", lambda function, items: seen.extend(items) or in_turn(function, items))
-    second, _ = look(tmp_path, make("new.png", "d.png", "c.png", "a.png"), SETTINGS, memory)
-    assert seen == ["new.png", "c.png"] and list(second) == ["new.png", "d.png", "c.png", "a.png"]
-    assert second["a.png"] == first["a.png"] and second["c.png"][2:] == first["c.png"][2:]
-
-
-def test_what_is_gone_is_not_taken_for_known(make, tmp_path):
-    names = make("a.png", "b.png")
-    (tmp_path / "b.png").unlink()
-    for _ in range(2):
-        known, bad = look(tmp_path, names, SETTINGS, tmp_path / "memory.json")
-        assert list(known) == ["a.png"] and "No such file" in bad["b.png"]
+    assert len({entry[2] for entry in found}) == 3
 
 
 def test_a_cache_holds_what_the_files_hold(make, tmp_path):

@@ -1,3 +1,4 @@
+import math
 import random
 import statistics
 from datetime import UTC, datetime, timedelta
@@ -7,7 +8,7 @@ import pytest
 import torch
 
 from leyden import UserError
-from leyden.data.table import Table, codes, is_number
+from leyden.data.table import Table, codes, number
 from leyden.run import configs
 from leyden.run.run import Run
 from leyden.tasks.preprocess import Encode
@@ -122,7 +123,7 @@ def test_null_is_missing_by_default(configure, tmp_path):
 
 
 @pytest.mark.parametrize("values", [range(1_700_000_000, 1_700_000_100), [1e6 + n / 1000 for n in range(100)]])
-def test_large_numbers_stay_apart(table, values, caplog):
+def test_large_numbers_stay_apart(table, values):
     """Property: what a float32 cannot tell apart is less a common offset in x, and float64 in y."""
     found = [["x", "label"], *((f"{value!r}", f"{value!r}") for value in values)]
     data = table(found, target_kind="numbers", val_fraction=0, test_fraction=0)
@@ -131,13 +132,6 @@ def test_large_numbers_stay_apart(table, values, caplog):
     again = samples.x[:, 0].double() + column["offset"]
     assert (again - torch.tensor(values, dtype=torch.float64)).abs().max() < 1e-5
     assert codes(column, [f"{values[7]!r}"]) == pytest.approx([float(samples.x[7, 0])], abs=1e-5)
-    assert "are equal" not in caplog.text
-
-
-def test_what_no_float_tells_apart_is_said(table, caplog):
-    found = [["x", "label"], *((10**17 + n, n % 2) for n in range(100))]
-    table(found, val_fraction=0, test_fraction=0).facts  # noqa: B018
-    assert "x of" in caplog.text and "of 100 different values are equal" in caplog.text
 
 
 def test_one_class_is_refused_before_training(train):
@@ -202,7 +196,7 @@ def test_quotes_and_empty_lines(table):
         ("a,label\n1,2\n", {"separator": "tab"}, "no column .* see data.separator"),
         ("a,a,label\n1,2,3\n", {}, "name twice"),
         ("a,label\n1,2\n\n1,2,3\n", {}, "Expected 2 fields in line 4, saw 3"),
-        ('a,label\n1,2\n"x\ny",1\n3\n', {}, "Line 5 .*1 cells.*2"),
+        ('a,label\n1,2\n"x\ny",1\n3\n', {}, "Line 5 .* fewer cells"),
         ("a,label\n1,x\n2,NA\n", {"missing": ["NA"]}, "Line 3 .*has no label"),
         ("a,label\n1,x\nold,y\n", {"numeric": ["a"]}, r"Column a .*'old' in line 3.*data.categorical=\[a\]"),
         ("a,label\n1,x\n2,x\nold,y\n", {}, r"Column a .*'old' in line 4.*data.categorical=\[a\]"),
@@ -219,7 +213,8 @@ def test_a_file_that_makes_no_table(table, text, options, wrong):
 
 
 def test_cells_of_new_rows():
-    assert all(map(is_number, ["1", "-2.5e3"])) and not any(map(is_number, ["x", "", "nan", "inf", "1e39"]))
+    assert [number("1"), number("-2.5e3")] == [1, -2500]
+    assert all(map(math.isnan, map(number, ["x", "", "nan", "inf", "1e39"])))
     assert codes({"name": "a", "categories": ["", "x"]}, ["x", "", "new"]) == [1, 0, 0]
     assert str(codes({"name": "a", "categories": ["x"]}, ["x", "", "new"])) == "[0.0, nan, nan]"
     assert str(codes({"name": "a", "fill": 3.0}, ["1.5", ""])) == "[1.5, nan]"
@@ -261,7 +256,7 @@ def test_parquet(table, tmp_path):
     path = tmp_path / "people.parquet"
     path.touch()
     if not find_spec("pyarrow"):
-        with pytest.raises(UserError, match=r"needs a package .*pyarrow.*; type pip install -e '.\[parquet\]'"):
+        with pytest.raises(UserError, match=r"cannot be read .*pyarrow"):
             table(rows(), path=str(path)).facts  # noqa: B018
         return
     frame = pd.DataFrame(rows()[1:], columns=rows()[0]).astype({"id": "int32", "group": "int8"})

@@ -50,7 +50,7 @@ def test_rows_by_place(tmp_path):
     for text, said in (
         ("1,2\n3,4\n", "a header and 2 columns"),
         ("a\n1\n", "2 columns; got a"),
-        ("a,b\n1\n", "1 cells"),
+        ("a,b\n1\n", "fewer cells"),
     ):
         (tmp_path / "t.csv").write_text(text)
         with pytest.raises(UserError, match=said):

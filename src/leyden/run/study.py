@@ -54,12 +54,6 @@ def repair_journal(file: Path) -> None:
             os.truncate(file, content.rfind(b"\n") + 1)
 
 
-def live(study: Any, storage: Any, number: int) -> Any:
-    """A trial that can be reported to."""
-    study_id = storage.get_study_id_from_name(study.study_name)
-    return optuna().trial.Trial(study, storage.get_trial_id_from_study_id_trial_number(study_id, number))
-
-
 def judge(directory: Path, checked: Callable[[Any], Any]) -> Callable[[float, int], bool] | None:
     """What a job of a search asks it: (objective, epochs) -> whether the run is hopeless; None for any other run."""
     noted = read_json(directory.parent / "study.json")
@@ -67,12 +61,13 @@ def judge(directory: Path, checked: Callable[[Any], Any]) -> Callable[[float, in
         return None
     number, storage = int(directory.name), store(directory.parent, noted["storage"])
     study = optuna().load_study(study_name=noted["name"], storage=storage, pruner=build(checked(noted["pruner"])))
+    study_id = storage.get_study_id_from_name(noted["name"])
+    trial = optuna().trial.Trial(study, storage.get_trial_id_from_study_id_trial_number(study_id, number))
 
     def hopeless(value: float, epochs: int) -> bool:
         known = study.get_trials(deepcopy=False)[number]
         if known.state.is_finished():  # a run that somebody repeats by hand
             return False
-        trial = live(study, storage, number)
         if epochs not in known.intermediate_values:
             trial.report(value, epochs)
         return bool(trial.should_prune())

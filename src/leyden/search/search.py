@@ -11,8 +11,8 @@ from hydra.core.override_parser.types import Override
 from leyden import UserError, said
 from leyden.files import lock, read_json, write_json
 from leyden.run import paths
-from leyden.run.run import DONE, Run, Status, alive, this_process
-from leyden.run.study import build, live, optuna, repair_journal, store
+from leyden.run.run import DONE, Run, Status
+from leyden.run.study import build, optuna, repair_journal, store
 
 
 def values_of(override: Override) -> list[str]:
@@ -75,7 +75,7 @@ class Search:
         write_json(directory / "study.json", {"storage": url, "name": name, "pruner": pruner})
 
     def trials(self, *states: str) -> list[Any]:
-        """All trials, or those of this sweep that have values and are in one of these states."""
+        """All trials of the study, or those of this sweep that are in one of these states."""
         known = self.study.get_trials(deepcopy=False)
         mine = [trial for trial in known if trial.user_attrs.get("sweep") == self.sweep]
         return [trial for trial in mine if trial.state.name in states] if states else known
@@ -84,34 +84,21 @@ class Search:
         """The run of a trial."""
         return Run(self.directory / str(trial.number))
 
-    def end(self, trial: Any, value: float | None = None, state: str | None = None) -> None:
-        """Tell the study what came of a trial: a value, or FAIL or PRUNED."""
-        states = optuna().trial.TrialState
-        self.study.tell(trial.number, value, states[state] if state else None, skip_if_finished=True)
-
     def propose(self, at_once: int) -> dict[int, list[str]]:
-        """The next jobs, number -> overrides; none: the search is at its end."""
+        """The next jobs, number -> overrides; none: the search is at its end.
+
+        Two processes may propose one job that has not begun: the second to claim its directory leaves it to the first.
+        """
         with self.lock:
-            for trial in self.trials():
-                if trial.state.name == "RUNNING" and "overrides" not in trial.user_attrs:
-                    self.end(trial, state="FAIL")  # it got no values: its process was killed, or its ranges refused
-            numbers = [trial.number for trial in self.left() if trial.number not in self.tried][:at_once]
-            started = sum("overrides" in trial.user_attrs for trial in self.trials())
+            left = self.trials("RUNNING") + (self.trials("FAIL") if self.retry else [])
+            left = [trial for trial in left if self.job(trial).status not in (Status.RUNNING, *DONE)]
+            numbers = [trial.number for trial in left if trial.number not in self.tried][:at_once]
+            started = sum("sweep" in trial.user_attrs for trial in self.trials())  # whose process was not killed first
             new = min(at_once - len(numbers), self.settings["n_trials"] - started)
             numbers += [self.ask() for _ in range(new)]
             self.tried.update(numbers)
             known = self.trials()
-            for number in numbers:
-                if not known[number].state.is_finished():  # as a failed one is
-                    by = {"status": Status.RUNNING, **this_process()}
-                    live(self.study, self.storage, number).set_user_attr("by", by)
-            return {number: known[number].user_attrs["overrides"] for number in numbers}
-
-    def left(self) -> list[Any]:
-        """Trials whose jobs are not done, and run by nobody."""
-        trials = [trial for trial in self.trials("RUNNING") if not alive(trial.user_attrs.get("by", {}))]
-        trials += [trial for trial in self.trials("FAIL") if self.retry and self.job(trial).status == Status.FAILED]
-        return [trial for trial in trials if not alive(self.job(trial).record)]
+        return {number: [f"{key}={value}" for key, value in known[number].params.items()] for number in numbers}
 
     def ask(self) -> int:
         """The number of a new trial, which has its values; UserError where the sampler refuses the ranges."""
@@ -124,15 +111,16 @@ class Search:
         except (ValueError, ImportError) as error:
             raise UserError(f"{node['_target_']}: {said(error)}.") from error
         trial.set_user_attr("sweep", self.sweep)
-        trial.set_user_attr("overrides", [f"{key}={value}" for key, value in trial.params.items()])
         return trial.number
 
     def settle(self) -> None:
         """Tell the study of each job that has ended."""
+        states = optuna().trial.TrialState
         with self.lock:
             for trial in self.trials("RUNNING"):
-                job, value = self.job(trial), self.job(trial).objective
-                if job.status == Status.FINISHED and value is not None and math.isfinite(value):
-                    self.end(trial, value)
-                elif job.status in (*DONE, Status.FAILED):
-                    self.end(trial, state="PRUNED" if job.status == Status.PRUNED else "FAIL")
+                status, value = self.job(trial).status, self.job(trial).objective
+                if status == Status.FINISHED and value is not None and math.isfinite(value):
+                    self.study.tell(trial.number, value, skip_if_finished=True)
+                elif status in (*DONE, Status.FAILED):
+                    state = states.PRUNED if status == Status.PRUNED else states.FAIL
+                    self.study.tell(trial.number, state=state, skip_if_finished=True)

@@ -75,14 +75,13 @@ def tidied(start: Start) -> Iterator[Start]:
         raise
     finally:
         stopped = start.mode == "multirun" and isinstance(sys.exc_info()[1], SystemExit)  # sweep= goes on with it
-        if start.directory and start.fresh and not stopped and not any(start.directory.rglob("run.json")):
+        if start.fresh and not stopped and not any(start.directory.rglob("run.json")):
             shutil.rmtree(start.directory, ignore_errors=True)
 
 
 def single(function: Function, start: Start, config: str) -> None:
     """Hand the composed config to Hydra's `run_job`, which writes .hydra/; Hydra composes nothing again."""
     directory, tree = start.directory, start.config.tree
-    assert directory
     with open_dict(tree):
         tree.hydra.run.dir, tree.hydra.job.name = configs.literal(str(directory)), config
         if not start.fresh and tree.get("resume"):  # what Hydra noted when the run began stays
@@ -104,7 +103,6 @@ def show(function: Function, start: Start, config: str) -> None:
 def sweep(function: Function, start: Start, config: str) -> None:
     """Run a sweep by its sweeper; its launcher composes each job, and nothing else is composed again."""
     directory, (tree, base, loader) = start.directory, start.config
-    assert directory
     quoted = str(directory).replace("'", "\\'").replace("${", "\\${")
     typed: Any = OmegaConf.to_container(tree.hydra.overrides.task)  # with its interpolations
     of_jobs = [f"hydra.job.name={config}", "hydra/job_logging=none", f"hydra.sweep.dir='{quoted}'"]
@@ -158,7 +156,7 @@ def carry_out(function: Function, script: str, directory: Path, cfg: DictConfig,
     try:
         return ranks.start(script, cfg, directory, processes)
     except (ranks.RankError, SystemExit) as error:
-        failed = isinstance(error, ranks.RankError)
+        why = str(error) if isinstance(error, ranks.RankError) else None
         if not before or Run(directory).record != before:  # else a run that goes on had not begun
-            Run(directory).end(Status.FAILED if failed else Status.STOPPED, str(error) if failed else None)
+            Run(directory).end(Status.FAILED if why else Status.STOPPED, why)
         raise

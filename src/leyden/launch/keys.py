@@ -28,8 +28,8 @@ ELSEWHERE = {  # what other templates call it, as a pattern -> what to type here
     r"extras\b.*": "--cfg job to see the config, or tags=[<word>]",
     "trainer=ddp_sim": "trainer=ddp, with or without GPUs",
     "debug=default": "debug=fast",
-    "callbacks=(none|default)": "'callbacks=[]' (checkpoints are kept anyway)",
-    "logger=csv": "'logger=[]' (metrics.csv is written anyway)",
+    "callbacks=(none|None|default)": "'callbacks=[]' (checkpoints are kept anyway)",
+    "logger=(none|None|csv)": "'logger=[]' (metrics.csv is written anyway)",
     "logger=many_loggers": "'logger=[tensorboard,wandb]'",
 }
 

@@ -79,25 +79,26 @@ class Composition:
 
     def __init__(self, line: Line, folder: str | None):
         self.line, self.mistakes = line, dict[str, str]()
-        self.choices: Options = {}
-        self.keys: Options = {}
         self.loader: Any = GlobalHydra.instance().config_loader()
         if folder:
             search_in(self.loader, Path(folder))
         self.parser: Any = OverridesParser.create(config_loader=self.loader)
         groups = self.loader.repository.get_group_options("", ObjectType.GROUP)
         self.groups = {group: self.options(group) for group in groups}
+        self.choices: Options = {}
+        self.keys: Options = {}
+        for text in line.keys:
+            values = self.values(text)
+            if values and self.options(values[0].key_or_group) and not isinstance(values[0].value(), dict):
+                self.choices[text] = [each for each in values if self.is_option(each)]
+            else:
+                self.keys[text] = values
 
     def composed(self, merge: Merge | None) -> Composed:
         """The tree with all overrides, where nothing is mistaken."""
-        line = self.line
-        self.read(line.keys)
-        tree = self.tree(self.choices)
+        line, typed = self.line, self.choices | self.keys
+        tree = self.tree()
         line.multirun |= getattr(tree.hydra.mode, "name", "") == "MULTIRUN"
-        if ranges := self.ranges(tree):
-            self.read(ranges)
-            tree = self.tree(self.choices)
-        typed = self.choices | self.keys
         for group in GLOBAL:
             if isinstance(tree.get(group), DictConfig):
                 self.mistakes[group] = f"conf/{group}: its file needs the first line '# @package _global_'."
@@ -113,7 +114,7 @@ class Composition:
             for option in options[1:]:  # of later jobs
                 below = option.key_or_group.replace("/", ".") + "."
                 if any(name_of(key).startswith(below) for key in self.keys):
-                    self.compare(self.tree(self.choices | {text: [option]}), below, f" (With {option.input_line}.)")
+                    self.compare(self.tree({text: [option]}), below, f" (With {option.input_line}.)")
         self.refuse_unused(tree)
         if not self.mistakes:
             ConfigLoaderImpl._apply_overrides_to_config([values[0] for values in self.keys.values()], tree)
@@ -124,21 +125,11 @@ class Composition:
         tree.hydra.overrides.update(hydra=of_hydra, task=[text for text in line.keys if text not in of_hydra])
         return Composed(tree, base, self.loader)
 
-    def read(self, texts: list[str]) -> None:
-        """Sort what is typed into choices and keys."""
-        for text in texts:
-            values = self.values(text)
-            if values and self.options(values[0].key_or_group) and not isinstance(values[0].value(), dict):
-                self.choices[text] = [each for each in values if self.is_option(each)]
-            else:
-                self.keys[text] = values
-
-    def ranges(self, tree: DictConfig) -> list[str]:
-        """The lines of a search's YAML in whose place nothing is typed."""
-        lines: Any = OmegaConf.select(tree, "hydra.sweeper.params") if self.line.multirun else None
-        typed = [name_of(key) for key in self.line.keys]
-        lines = lines if isinstance(lines, DictConfig) else {}
-        return [f"{key}={value}" for key, value in lines.items() if name_of(key) not in typed]
+    def tree(self, instead: Options | None = None) -> DictConfig:
+        """What Hydra composes of the first option of each choice, with its own node."""
+        choices = self.choices | (instead or {})
+        texts = [str(options[0].input_line) for options in choices.values() if options]
+        return hydra.compose(self.line.config, texts, return_hydra_config=True)
 
     def values(self, text: str) -> list[Override]:
         """Each value of a sweep, the start of an interval, or the one value; none: it cannot be read."""
@@ -155,11 +146,6 @@ class Composition:
         texts = [f"{override.value().start:.15g}"] if interval else override.sweep_string_iterator()
         return [each for value in texts for each in self.values(f"{override.get_key_element()}={value}")]
 
-    def tree(self, choices: Options) -> DictConfig:
-        """What Hydra composes of the first of these options, with its own node."""
-        texts = [str(options[0].input_line) for options in choices.values() if options]
-        return hydra.compose(self.line.config, texts, return_hydra_config=True)
-
     def options(self, group: str) -> list[str]:
         return [name for name in self.loader.repository.get_group_options(group) if not name.startswith("_")]
 
@@ -167,17 +153,14 @@ class Composition:
         """Whether a group has the option that is chosen, or all that are; if not, it is noted."""
         text, group, value = str(choice.input_line), choice.key_or_group, choice.value()
         many = group in keys.LISTS
-        if many and (choice.is_delete() or value is None):
-            self.mistakes[text] = f"`{group}` must be a list; type '{group}=[]' for none."
         chosen = value if many and isinstance(value, list) else [value]
-        for option in [] if choice.is_delete() else chosen:
+        for option in chosen if many or not choice.is_delete() else ():
             folder, _, name = f"{group}/{option}".rpartition("/")
             if name not in (known := self.options(folder)):
-                near = get_close_matches(name, known, 5, 0.5) if isinstance(option, str) else []
+                near = get_close_matches(name, known, 5, 0.5)
                 hint = f"; did you mean {near[0]}?" if near else "."
-                must = f"{'some' if many else 'one'} of {', '.join(near or known[:9])} (--help has all)"
-                answer = f"`{group}` must be {must}; got `{option}`{hint}"
-                self.mistakes.setdefault(text, keys.elsewhere(f"{group}={option}") or answer)
+                must = f"one of {', '.join(near or known[:9])} (--help has all); got `{option}`{hint}"
+                self.mistakes[text] = keys.elsewhere(f"{group}={option}") or f"`{group}` must be {must}"
         return text not in self.mistakes
 
     def compare(self, tree: DictConfig, below: str = "", beside: str = "") -> None:
@@ -193,8 +176,8 @@ class Composition:
         for text in self.line.keys:
             group = re.split("[./]", name_of(text))[0]
             if group in unused and not text.startswith("~"):
-                what = f"nothing in the config names ${{{group}}}; take it out, or add"
-                self.mistakes.setdefault(text, f"{text}: {what} {group}: ${{{group}}} to the YAML of the task.")
+                what = f"nothing in the config names ${{{group}}}; add {group}: ${{{group}}} to the YAML of the task"
+                self.mistakes.setdefault(text, f"{text}: {what}.")
 
 
 def without_hydra(tree: DictConfig) -> DictConfig:

@@ -22,7 +22,7 @@ ASKED = {  # overrides that are taken as they are typed
     "export": ("run", "output"),
 }
 OWN_DIRECTORY = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "run_dir")
-OURS = r"\..*|config\.yaml|train\.log|rank\d+\.log"  # what a run leaves that was killed before it had a run.json
+OURS = r"\..*|config\.yaml|train\.log|rank\d+\.log"  # what a run leaves that was killed before its run.json
 NAME = r"(?![.-])(?!latest$)(?!.*\.ckpt$)[\w.+@-]{1,100}"  # of a run
 
 
@@ -33,7 +33,7 @@ class Start:
     mode: str
     line: Line
     config: Composed
-    directory: Path | None = None
+    directory: Path = Path()
     fresh: bool = False  # this command made the directory
 
 
@@ -64,9 +64,8 @@ def plan(argv: list[str], config: str) -> Start:
         return going_on(line, run, found, asked["resume"], is_longer(line))
     name = str(tree.name) if config == "train" and tree.name is not None else None
     require(not name or bool(re.fullmatch(NAME, name)), "name", "letters, digits, . + - _ or @, and not latest", name)
-    if name and (folder / config / name).exists():
-        return go_on_with_name(line, Run(folder / config / name), found)
-    if not name and (before := cluster.requeued(folder / config, lambda path: Run(path).record)):
+    before = folder / config / name if name else cluster.requeued(folder / config, lambda path: Run(path).record)
+    if before and before.exists():
         return go_on_with_name(line, Run(before), found)
     return Start("run", line, found, paths.create(folder / config, name), True)
 
@@ -80,9 +79,10 @@ def composed(line: Line, config: str, asked: dict[str, str], logs: Path) -> tupl
     if purpose == stored.RESUME and line.multirun:
         raise UserError(f"resume={asked['resume']} goes on with one run; take -m out.")
     if not purpose and "run" in ASKED.get(config, ()):
-        answers = [answer for key in line.keys if (answer := elsewhere(name_of(key)))]
-        which = f"Which run? Type run=<run directory, checkpoint or latest>; {config}.py --help has more."
-        raise UserError([*answers, which][0])
+        answer = next(filter(None, (elsewhere(name_of(key)) for key in line.keys)), "")
+        raise UserError(
+            answer or f"Which run? Type run=<directory, checkpoint or latest>; {config}.py --help has more."
+        )
     if not purpose:
         return overrides.compose(line, paths.CONF), None
     run = paths.find(asked[purpose], logs, unfinished=purpose == stored.RESUME and not is_longer(line))
@@ -122,12 +122,10 @@ def go_on_with_name(line: Line, run: Run, found: Composed) -> Start:
         raise UserError(f"{run.directory} holds {foreign[0]}, which is of no run; type another name.")
     if not run.begun and run.status != Status.FINISHED:
         return Start("run", line, found, run.directory)
-    now, then = {*line.typed}, {*split(shlex.split(run.record.get("command") or "")[2:], "train").typed}
-    if now != then:
-        apart = {"only now": now - then, "only then": then - now}
-        words = "; ".join(f"{when}: {' '.join(sorted(typed))}" for when, typed in apart.items() if typed)
-        go_on = f"type another name, or go on with it by resume={run.directory}"
-        raise UserError(f"The run {run.directory} was started with other overrides ({words}); {go_on}.")
+    then = split(shlex.split(run.record.get("command") or "")[2:], "train").typed
+    if apart := " ".join(sorted({*line.typed} ^ {*then})):
+        do = f"type another name, or resume={run.directory}"
+        raise UserError(f"{run.directory} was started with other overrides ({apart}); {do}.")
     return going_on(line, run, found._replace(tree=stored.continued(run.directory, found.tree)))
 
 

@@ -46,9 +46,9 @@ def stored_config(line: Line, directory: Path, purpose: str) -> Composed:
         else:
             for key in chosen:
                 take_over(tree, composed, name_of(key), loader)
-            tree.update({"resume": None, "init_from": tree.get("init_from"), "exact": True})  # unless it is typed again
+            tree.update(resume=None, exact=True, init_from=tree.get("init_from"))  # unless it is typed again
         if purpose == RERUN:
-            tree.update({"name": None, "rerun": str(directory), "log_dir": composed.log_dir})
+            tree.update(name=None, rerun=str(directory), log_dir=composed.log_dir)
         tree.update({name: composed.get(name) for name in ("trusted", "own", "hydra")})  # never what is stored
         OmegaConf.set_struct(tree, True)
         return tree
@@ -74,14 +74,14 @@ def take_over(tree: DictConfig, composed: DictConfig, name: str, loader: Any) ->
     """Put a typed group in the place of the run's; of a trainer what its file says, as epochs stay those of the run."""
     dotted = name.replace("/", ".")
     node = OmegaConf.select(composed, dotted)
+    if node is None:
+        tree.pop(name, None)
+        return
     if name == "trainer":
         file = loader.repository.load_config(f"trainer/{composed.hydra.runtime.choices.trainer}")
         said = {*keys.PLACE, *(f"trainer.{key}" for key in file.config if file.defaults_list)}
         node = {key: node[key] for key in node if f"trainer.{key}" in said}
-    if node is None:
-        tree.pop(name, None)
-    else:
-        OmegaConf.update(tree, dotted, node, merge=name == "trainer", force_add=True)
+    OmegaConf.update(tree, dotted, node, merge=name == "trainer", force_add=True)
 
 
 def check_resumable(key: str, old: DictConfig, tree: DictConfig, directory: Path) -> None:
@@ -100,7 +100,7 @@ def check_resumable(key: str, old: DictConfig, tree: DictConfig, directory: Path
 def continued(directory: Path, now: DictConfig) -> DictConfig:
     """The tree of a run that goes on by the command that started it, which may build what that command builds."""
     tree = configs.stored(directory)
-    tree.update({"own": [], "trusted": configs.packages(now)})
+    tree.update(own=[], trusted=configs.packages(now))
     tree.update({name: now[name] for name in ("log_dir", "exact", "hydra") if name in now})
     return tree
 

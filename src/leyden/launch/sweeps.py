@@ -47,9 +47,10 @@ def go_on(line: Line, asked: str, logs: Path) -> Path:
     config = str(line.value("-cn", "--config-name") or said.get("config") or line.config)
     refused = [key for key in keys if not re.fullmatch(KEYS + OF_HYDRA, key)]
     refused += [key for key in keys if "$" in key and (paths.CONF / name_of(key)).is_dir()]  # another option then
-    for word in [*refused, *([] if re.fullmatch(r"\w[\w.-]*", config) else [config])]:
-        what = f"{directory / 'sweep.json'} has {' '.join(word.split())}, which may build or run anything"
-        raise UserError(f"{what}; if you know it, type it again after sweep=.")
+    refused += [] if re.fullmatch(r"\w[\w.-]*", config) else [config]
+    if refused:
+        what = f"has {' '.join(refused[0].split())}, which may run anything; if you know it, type it again"
+        raise UserError(f"{directory}/sweep.json {what}.")
     line.keys = keys + line.keys
     line.typed, line.multirun, line.config = list(line.keys), True, config.removesuffix(".yaml")
     print(f"going on with {paths.in_words(directory)}")

@@ -128,7 +128,7 @@ def test_a_run_is_composed_once_and_each_job_that_is_left_once(monkeypatch, tmp_
     assert typed("sweep=latest", "max_failures=2") == 1 + 1 and jobs == [1]
     assert "5 jobs of 6 done already" in capsys.readouterr().out
     assert typed("sweep=latest", "retry_failed=true", "max_failures=2") == 1 + 1 and jobs == [0]
-    assert typed("search=grid") == 2 + 4
+    assert typed("search=grid") == 1 + 4
 
 
 def test_the_test_may_be_left_out(train):

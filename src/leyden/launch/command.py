@@ -36,8 +36,8 @@ NO_SPACE = (errno.ENOSPC, errno.EACCES, errno.EPERM, errno.EROFS, errno.EDQUOT)
 def launch(function: Function, config: str) -> None:
     """Run one command: a mistake of the user's ends in a sentence and status 2, a signal in 128 + its number."""
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors through to here
-    path = [str(paths.PROJECT / "src"), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(filter(None, path)))  # for what Hydra's launchers start
+    path = [str(paths.PROJECT / "src"), os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))  # for what Hydra's launchers start
     with answering():
         cluster.translate()
         if ranks.entered():

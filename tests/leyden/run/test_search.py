@@ -8,9 +8,8 @@ import pytest
 
 from leyden import UserError
 from leyden.files import write_json
-from leyden.run import paths
+from leyden.run import paths, study
 from leyden.run.run import Run
-from leyden.search import search
 from searches import NONE, TPE, end, space, started
 
 optuna = pytest.importorskip("optuna")
@@ -98,7 +97,6 @@ def test_failed_trials_are_tried_again_when_asked_for(tmp_path):
     jobs = found.propose(3)
     for number, status in enumerate(("finished", "failed", "failed")):
         end(tmp_path / "s", number, status)
-    started(tmp_path / "s", 3).settle()  # the process ended before it told the study
     assert not started(tmp_path / "s", 3).propose(1)
     again = started(tmp_path / "s", 3, retry=True)
     assert again.propose(3) == {1: jobs[1], 2: jobs[2]}
@@ -126,7 +124,6 @@ while proposed := found.propose(1):
                 time.sleep(random.random() / 20)
                 end(found.directory, number, value=number / 10)
                 print(number, flush=True)
-    found.settle()
 """
 
 
@@ -175,7 +172,7 @@ def test_a_study_of_another_direction_is_refused(tmp_path):
     started(tmp_path / "s", 1, storage=url, name="a")
     with pytest.raises(UserError, match="maximize"):
         settings = {"n_trials": 1, "sampler": TPE, "pruner": NONE, "storage": url, "study_name": "a", "seed": 1}
-        search.Search(tmp_path / "s", {}, "minimize", **settings)
+        study.Search(tmp_path / "s", {}, "minimize", **settings)
     assert json.loads((tmp_path / "s" / "study.json").read_text())["name"] == "a"
 
 

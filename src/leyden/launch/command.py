@@ -44,23 +44,18 @@ def launch(function: Function, config: str) -> None:
             ranks.enter(function)
         os.environ["LEYDEN_COMMAND"] = shlex.join(["python", *sys.argv])  # as typed, for run.json
         ranks.listen()
+        if ranks.outside() and not {"-m", "--multirun"}.isdisjoint(sys.argv):
+            raise UserError("torchrun and srun start one run; type python in their place, or -m hydra/launcher=slurm.")
         try:
-            obey(function, config)
+            if ranks.outside() and cluster.rank() > 0:
+                cluster.join(function)
+            elif not {"--help", "-h"}.isdisjoint(sys.argv):
+                print(show_help(config, paths.CONF))
+            else:
+                with cluster.awaited(), tidied(plan(sys.argv[1:], config)) as start:
+                    {"run": single, "multirun": sweep, "show": show}[start.mode](function, start, config)
         except (OmegaConfBaseException, HydraException) as error:
             raise UserError(f"The config does not fit together: {overrides.in_one_line(error).rstrip('.')}.") from error
-
-
-def obey(function: Function, config: str) -> None:
-    """Do what is typed: as another rank, show the help, or plan and run."""
-    if ranks.outside() and not {"-m", "--multirun"}.isdisjoint(sys.argv):
-        raise UserError("torchrun and srun start one run; type python in their place, or -m hydra/launcher=slurm.")
-    if ranks.outside() and cluster.rank() > 0:
-        cluster.join(function)
-    elif not {"--help", "-h"}.isdisjoint(sys.argv):
-        print(show_help(config, paths.CONF))
-    else:
-        with cluster.awaited(), tidied(plan(sys.argv[1:], config)) as start:
-            {"run": single, "multirun": sweep, "show": show}[start.mode](function, start, config)
 
 
 @contextmanager

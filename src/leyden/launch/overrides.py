@@ -115,7 +115,12 @@ class Composition:
                 below = option.key_or_group.replace("/", ".") + "."
                 if any(name_of(key).startswith(below) for key in self.keys):
                     self.compare(self.tree({text: [option]}), below, f" (With {option.input_line}.)")
-        self.refuse_unused(tree)
+        unused = configs.unused_groups(tree, " ".join(line.keys)) if "task" in tree else []
+        for text in line.keys:
+            group = re.split("[./]", name_of(text))[0]
+            if group in unused and not text.startswith("~"):  # it would change nothing
+                what = f"nothing in the config names ${{{group}}}; add {group}: ${{{group}}} to the YAML of the task"
+                self.mistakes.setdefault(text, f"{text}: {what}.")
         if not self.mistakes:
             ConfigLoaderImpl._apply_overrides_to_config([values[0] for values in self.keys.values()], tree)
 
@@ -169,15 +174,6 @@ class Composition:
         for override in itertools.chain(*self.keys.values()):
             if override.key_or_group.startswith(below) and (what := keys.mistake(override, flat, self.groups)):
                 self.mistakes.setdefault(str(override.input_line), what + beside)
-
-    def refuse_unused(self, tree: DictConfig) -> None:
-        """Note what is typed of a group that nothing in a tree names, and so would change nothing."""
-        unused = configs.unused_groups(tree, " ".join(self.line.keys)) if "task" in tree else []
-        for text in self.line.keys:
-            group = re.split("[./]", name_of(text))[0]
-            if group in unused and not text.startswith("~"):
-                what = f"nothing in the config names ${{{group}}}; add {group}: ${{{group}}} to the YAML of the task"
-                self.mistakes.setdefault(text, f"{text}: {what}.")
 
 
 def without_hydra(tree: DictConfig) -> DictConfig:

@@ -107,16 +107,17 @@ def attempt(directory: Path, cfg: DictConfig, carry_out: Callable[[DictConfig, b
     try:
         with run.claim():
             record = run.record  # as it is now that nobody else has it
-            status = record.get("status")
             if not is_left(directory, bool(cfg.get("retry_failed"))):
-                return leave(f"job {directory.name} is {status}", run.objective)
-            value = carry_out(going_on(cfg, run) if status else cfg, status == Status.RUNNING)
+                raise Busy(f"it is {record['status']}")
+            value = carry_out(going_on(cfg, run), record.get("status") == Status.RUNNING)
             logged = {name: last for split in ("train", "val") for name, last in run.metrics.get(split, {}).items()}
             if value is None and math.isnan(logged.get(cfg.get("objective"), 0)):
                 raise Failed(f"{cfg.objective} is not a number.")
             return value
     except Busy as busy:
-        return leave(f"job {directory.name} is not started: {busy}", None)
+        print(f"job {directory.name} is not started: {busy}", flush=True)
+        if ranks.outside():
+            cluster.share("0")  # to its other ranks
     except Exception as error:  # this job's alone
         what = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
         if isinstance(error, UserError) and record and run.record == record:
@@ -125,15 +126,7 @@ def attempt(directory: Path, cfg: DictConfig, carry_out: Callable[[DictConfig, b
             fail(directory, what)
         if cfg.get("stop_on_failure"):
             raise SystemExit(1) from error
-        return None
-
-
-def leave(sentence: str, value: Any) -> Any:
-    """Say why a job is not run, to its other ranks, too."""
-    print(sentence, flush=True)
-    if ranks.outside():
-        cluster.share("0")
-    return value
+    return None
 
 
 def fail(directory: Path, what: str) -> None:

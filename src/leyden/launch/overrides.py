@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import hydra
 import yaml
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -28,7 +27,7 @@ QUOTE = "a list is 'key=[a,b]', a text with other signs than letters and digits 
 GLOBAL = ("local", "experiment", "debug")  # groups whose files speak of the whole tree
 ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError)  # of Hydra about a config
 Options = dict[str, list[Override]]
-Merge = Callable[[DictConfig, ConfigLoader], DictConfig]  # puts the config of an old run in place of the composed one
+Merge = Callable[[DictConfig, Any], DictConfig]  # puts the config of an old run in place of the composed one
 
 
 class Composed(NamedTuple):
@@ -36,7 +35,7 @@ class Composed(NamedTuple):
 
     tree: DictConfig
     base: DictConfig | None
-    loader: ConfigLoader
+    loader: Any
 
 
 def compose(line: Line, conf: Path, merge: Merge | None = None) -> Composed:

@@ -12,10 +12,10 @@ from omegaconf import DictConfig
 
 from leyden import Failed, UserError
 from leyden.files import lock, read_json, write_json
-from leyden.launch import cluster, ranks, stored
+from leyden.launch import cluster, ranks
 from leyden.launch.line import Line, name_of
-from leyden.run import paths
-from leyden.run.run import DONE, Busy, Run, Status, now, slurm_job
+from leyden.run import configs, paths
+from leyden.run.run import DONE, Busy, Run, Status, slurm_job
 
 POLICY = ("retry_failed", "max_failures", "stop_on_failure")  # what may be typed anew for a sweep that goes on
 ELSEWHERE = re.compile(rf"({'|'.join(POLICY)}|log_dir)=|hydra\.")  # what does not tell jobs from each other
@@ -74,7 +74,7 @@ def note(directory: Path, **fields: Any) -> dict[str, Any]:
     with lock(directory / ".lock"):
         before = read_json(directory / "sweep.json")
         job = {"command": os.environ.get("LEYDEN_COMMAND"), "slurm": slurm_job()}
-        write_json(directory / "sweep.json", {"id": directory.name, "started": now()} | before | job | fields)
+        write_json(directory / "sweep.json", {"id": directory.name} | before | job | fields)
         return before
 
 
@@ -142,6 +142,6 @@ def going_on(cfg: DictConfig, run: Run) -> DictConfig:
     """The config of a job that was stopped: its own, not what conf/ says now."""
     if not run.config_file.is_file():
         return cfg
-    tree = stored.continued(run.directory, cfg)
-    stored.set_resume_checkpoint(tree, run, str(run.directory))
+    tree = configs.continued(run.directory, cfg)
+    configs.set_resume_checkpoint(tree, run, str(run.directory))
     return tree

@@ -121,7 +121,7 @@ class Composition:
                 what = f"nothing in the config names ${{{group}}}; add {group}: ${{{group}}} to the YAML of the task"
                 self.mistakes.setdefault(text, f"{text}: {what}.")
         if not self.mistakes:
-            ConfigLoaderImpl._apply_overrides_to_config([values[0] for values in self.keys.values()], tree)
+            ConfigLoaderImpl._apply_overrides_to_config([values[0] for values in self.keys.values() if values], tree)
 
         if "--cfg" in line.flags or "-c" in line.flags:  # what is shown of a sweep is its first job
             line.keys = [str(values[0].input_line) for values in typed.values() if values]

@@ -92,9 +92,7 @@ def composed(line: Line, config: str, asked: dict[str, str], logs: Path) -> tupl
         raise UserError(f"resume={asked['resume']} goes on with one run; take -m out.")
     if not purpose and "run" in ASKED.get(config, ()):
         answer = next(filter(None, (elsewhere(name_of(key)) for key in line.keys)), "")
-        raise UserError(
-            answer or f"Which run? Type run=<directory, checkpoint or latest>; {config}.py --help has more."
-        )
+        raise UserError(answer or f"Which run? Type run=<directory, checkpoint or latest>; see {config}.py --help.")
     if not purpose:
         return overrides.compose(line, paths.CONF), None
     run = paths.find(asked[purpose], logs, unfinished=purpose == RESUME and not is_longer(line))

@@ -361,8 +361,8 @@ def test_a_search_prunes_runs_of_two_processes(command, tmp_path):
 @pytest.mark.slow
 def test_names_that_a_glob_finds(cli, tmp_path):
     status, said = cli("-m", "experiment=glob(digits*)", "debug=fast", "threads=1")
-    assert status == 0 and "2 jobs: 2 finished" in said
-    assert "experiment=digits_resnet" in json.loads((only(tmp_path) / "sweep.json").read_text())["jobs"][1]
+    assert status == 0 and "3 jobs: 3 finished" in said
+    assert "experiment=digits_resnet" in json.loads((only(tmp_path) / "sweep.json").read_text())["jobs"][2]
 
 
 @pytest.mark.stress

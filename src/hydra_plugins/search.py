@@ -38,8 +38,9 @@ class Grid(Sweeper):
 
     def sweep(self, arguments: list[str]) -> None:
         """Run all jobs; a key that is typed takes the place of its line in the YAML."""
-        good = isinstance(self.params, dict | DictConfig | None)
-        require(good, "hydra.sweeper.params", "keys with their ranges", self.params)
+        require(
+            isinstance(self.params, dict | DictConfig | None), "hydra.sweeper.params", "keys with ranges", self.params
+        )
         texts = [f"{key}={value}" for key, value in (self.params or {}).items()] + arguments
         parsed = OverridesParser.create(config_loader=self.hydra_context.config_loader).parse_overrides(texts)
         ranges = {override.get_key_element(): override for override in parsed}

@@ -60,22 +60,18 @@ def go_on(line: Line, asked: str, logs: Path) -> Path:
 @contextmanager
 def kept(directory: Path, line: Line) -> Iterator[None]:
     """Note what a sweep is started with, or goes on with, unless that is refused."""
-    before = note(directory, keys=[key for key in line.typed if name_of(key) not in POLICY], config=line.config)
+    file, keys = directory / "sweep.json", [key for key in line.typed if name_of(key) not in POLICY]
+    started = {"keys": keys, "config": line.config, "command": os.environ.get("LEYDEN_COMMAND"), "slurm": slurm_job()}
+    with lock(directory / ".lock"):
+        before = read_json(file)
+        write_json(file, {"id": directory.name} | before | started)
     try:
         yield
     except UserError as error:
         if before and not isinstance(error, Failed):
-            note(directory, keys=before["keys"], config=before.get("config"))
+            with lock(directory / ".lock"):
+                write_json(file, read_json(file) | {name: before.get(name) for name in started})
         raise
-
-
-def note(directory: Path, **fields: Any) -> dict[str, Any]:
-    """Change fields of sweep.json; returns what it was."""
-    with lock(directory / ".lock"):
-        before = read_json(directory / "sweep.json")
-        job = {"command": os.environ.get("LEYDEN_COMMAND"), "slurm": slurm_job()}
-        write_json(directory / "sweep.json", {"id": directory.name} | before | job | fields)
-        return before
 
 
 def numbered(directory: Path, jobs: list[list[str]]) -> dict[int, list[str]]:

@@ -38,10 +38,9 @@ class Grid(Sweeper):
 
     def sweep(self, arguments: list[str]) -> None:
         """Run all jobs; a key that is typed takes the place of its line in the YAML."""
-        require(
-            isinstance(self.params, dict | DictConfig | None), "hydra.sweeper.params", "keys with ranges", self.params
-        )
-        texts = [f"{key}={value}" for key, value in (self.params or {}).items()] + arguments
+        params = {} if self.params is None else self.params
+        require(isinstance(params, dict | DictConfig), "hydra.sweeper.params", "keys with their ranges", params)
+        texts = [f"{key}={value}" for key, value in params.items()] + arguments
         parsed = OverridesParser.create(config_loader=self.hydra_context.config_loader).parse_overrides(texts)
         ranges = {override.get_key_element(): override for override in parsed}
         swept = {key: override for key, override in ranges.items() if override.is_sweep_override()}

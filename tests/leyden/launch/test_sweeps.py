@@ -266,7 +266,7 @@ def test_a_search_needs_no_flag_and_its_yaml_is_checked(cli, tmp_path):
         (["sweep=nowhere"], "sweep=latest"),
         (["sweep=latest", "resume=latest"], "take one of them out"),
         (["search=optuna", "hydra.sweeper.pruner=null"], "a node with a _target_"),
-        (["search=optuna", "hydra.sweeper.params=5"], "keys with ranges"),
+        (["search=optuna", "hydra.sweeper.params=5"], "keys with their ranges"),
         (["search=optuna", "hydra.sweeper.n_jobs=0"], "at least 1"),
         (["search=optuna", "optimizer.lr=range(1,1)"], "has no values"),
     ):

@@ -96,7 +96,7 @@ class Composition:
     def composed(self, merge: Merge | None) -> Composed:
         """The tree with all overrides, where nothing is mistaken."""
         line, typed = self.line, self.choices | self.keys
-        tree = self.tree()
+        tree = self.tree(self.choices)
         line.multirun |= getattr(tree.hydra.mode, "name", "") == "MULTIRUN"
         for group in GLOBAL:
             if isinstance(tree.get(group), DictConfig):
@@ -113,7 +113,7 @@ class Composition:
             for option in options[1:]:  # of later jobs
                 below = option.key_or_group.replace("/", ".") + "."
                 if any(name_of(key).startswith(below) for key in self.keys):
-                    self.compare(self.tree({text: [option]}), below, f" (With {option.input_line}.)")
+                    self.compare(self.tree(self.choices | {text: [option]}), below, f" (With {option.input_line}.)")
         unused = configs.unused_groups(tree, " ".join(line.keys)) if "task" in tree else []
         for text in line.keys:
             group = re.split("[./]", name_of(text))[0]
@@ -129,9 +129,8 @@ class Composition:
         tree.hydra.overrides.update(hydra=of_hydra, task=[text for text in line.keys if text not in of_hydra])
         return Composed(tree, base, self.loader)
 
-    def tree(self, instead: Options | None = None) -> DictConfig:
+    def tree(self, choices: Options) -> DictConfig:
         """What Hydra composes of the first option of each choice, with its own node."""
-        choices = self.choices | (instead or {})
         texts = [str(options[0].input_line) for options in choices.values() if options]
         return hydra.compose(self.line.config, texts, return_hydra_config=True)
 

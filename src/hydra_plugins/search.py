@@ -17,10 +17,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from leyden import Failed, UserError, require
 from leyden.launch import cluster, sweeps
-from leyden.run import paths
+from leyden.run import paths, study
 from leyden.run.keys import direction
 from leyden.run.run import DONE, Status
-from leyden.search import search
 
 SHOWN = 20  # rows of the table at a sweep's end
 
@@ -39,9 +38,9 @@ class Grid(Sweeper):
 
     def sweep(self, arguments: list[str]) -> None:
         """Run all jobs; a key that is typed takes the place of its line in the YAML."""
-        good = isinstance(self.params, dict | DictConfig | None)
-        require(good, "hydra.sweeper.params", "keys with their ranges", self.params)
-        texts = [f"{key}={value}" for key, value in (self.params or {}).items()] + arguments
+        params = {} if self.params is None else self.params
+        require(isinstance(params, dict | DictConfig), "hydra.sweeper.params", "keys with their ranges", params)
+        texts = [f"{key}={value}" for key, value in params.items()] + arguments
         parsed = OverridesParser.create(config_loader=self.hydra_context.config_loader).parse_overrides(texts)
         ranges = {override.get_key_element(): override for override in parsed}
         swept = {key: override for key, override in ranges.items() if override.is_sweep_override()}
@@ -55,7 +54,7 @@ class Grid(Sweeper):
 
     def carry_out(self, swept: dict[str, Override], fixed: list[str]) -> None:
         """Give each combination its number, and run those that are left."""
-        choices = [[f"{key}={value}" for value in search.values_of(override)] for key, override in swept.items()]
+        choices = [[f"{key}={value}" for value in study.values_of(override)] for key, override in swept.items()]
         jobs = sweeps.numbered(self.directory, [[*fixed, *job] for job in itertools.product(*choices)])
         left = [number for number in jobs if sweeps.is_left(self.directory / str(number), self.retry)]
         if len(left) < len(jobs):
@@ -106,13 +105,11 @@ class Optuna(Grid):
         wanted = str(self.direction or {"min": "minimize", "max": "maximize"}.get(str(mode)))
         unsure = f"minimize or maximize, as {cfg.objective} does not say which is better"
         require(wanted in ("minimize", "maximize"), "hydra.sweeper.direction", unsure, wanted)
-        spaces = {key: search.space(each, OmegaConf.select(cfg, each.key_or_group)) for key, each in swept.items()}
-        study = search.Search(self.directory, spaces, wanted, self.retry, **self.study)
-        study.settle()
+        spaces = {key: study.space(each, OmegaConf.select(cfg, each.key_or_group)) for key, each in swept.items()}
+        found = study.Search(self.directory, spaces, wanted, self.retry, **self.study)
         at_once = cluster.at_once({"n_jobs": self.n_jobs}, self.study["n_trials"])
-        while jobs := study.propose(at_once):
+        while jobs := found.propose(at_once):
             self.launch({number: [*fixed, *values] for number, values in jobs.items()})
-            study.settle()
 
 
 def conclude(directory: Path, allowed: int) -> None:

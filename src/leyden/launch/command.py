@@ -36,31 +36,26 @@ NO_SPACE = (errno.ENOSPC, errno.EACCES, errno.EPERM, errno.EROFS, errno.EDQUOT)
 def launch(function: Function, config: str) -> None:
     """Run one command: a mistake of the user's ends in a sentence and status 2, a signal in 128 + its number."""
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors through to here
-    path = [str(paths.PROJECT / "src"), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(filter(None, path)))  # for what Hydra's launchers start
+    path = [str(paths.PROJECT / "src"), os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))  # for what Hydra's launchers start
     with answering():
         cluster.translate()
         if ranks.entered():
             ranks.enter(function)
         os.environ["LEYDEN_COMMAND"] = shlex.join(["python", *sys.argv])  # as typed, for run.json
         ranks.listen()
+        if ranks.outside() and not {"-m", "--multirun"}.isdisjoint(sys.argv):
+            raise UserError("torchrun and srun start one run; type python in their place, or -m hydra/launcher=slurm.")
         try:
-            obey(function, config)
+            if ranks.outside() and cluster.rank() > 0:
+                cluster.join(function)
+            elif not {"--help", "-h"}.isdisjoint(sys.argv):
+                print(show_help(config, paths.CONF))
+            else:
+                with cluster.awaited(), tidied(plan(sys.argv[1:], config)) as start:
+                    {"run": single, "multirun": sweep, "show": show}[start.mode](function, start, config)
         except (OmegaConfBaseException, HydraException) as error:
             raise UserError(f"The config does not fit together: {overrides.in_one_line(error).rstrip('.')}.") from error
-
-
-def obey(function: Function, config: str) -> None:
-    """Do what is typed: as another rank, show the help, or plan and run."""
-    if ranks.outside() and not {"-m", "--multirun"}.isdisjoint(sys.argv):
-        raise UserError("torchrun and srun start one run; type python in their place, or -m hydra/launcher=slurm.")
-    if ranks.outside() and cluster.rank() > 0:
-        cluster.join(function)
-    elif not {"--help", "-h"}.isdisjoint(sys.argv):
-        print(show_help(config, paths.CONF))
-    else:
-        with cluster.awaited(), tidied(plan(sys.argv[1:], config)) as start:
-            {"run": single, "multirun": sweep, "show": show}[start.mode](function, start, config)
 
 
 @contextmanager
@@ -75,14 +70,13 @@ def tidied(start: Start) -> Iterator[Start]:
         raise
     finally:
         stopped = start.mode == "multirun" and isinstance(sys.exc_info()[1], SystemExit)  # sweep= goes on with it
-        if start.directory and start.fresh and not stopped and not any(start.directory.rglob("run.json")):
+        if start.fresh and not stopped and not any(start.directory.rglob("run.json")):
             shutil.rmtree(start.directory, ignore_errors=True)
 
 
 def single(function: Function, start: Start, config: str) -> None:
     """Hand the composed config to Hydra's `run_job`, which writes .hydra/; Hydra composes nothing again."""
     directory, tree = start.directory, start.config.tree
-    assert directory
     with open_dict(tree):
         tree.hydra.run.dir, tree.hydra.job.name = configs.literal(str(directory)), config
         if not start.fresh and tree.get("resume"):  # what Hydra noted when the run began stays
@@ -104,7 +98,6 @@ def show(function: Function, start: Start, config: str) -> None:
 def sweep(function: Function, start: Start, config: str) -> None:
     """Run a sweep by its sweeper; its launcher composes each job, and nothing else is composed again."""
     directory, (tree, base, loader) = start.directory, start.config
-    assert directory
     quoted = str(directory).replace("'", "\\'").replace("${", "\\${")
     typed: Any = OmegaConf.to_container(tree.hydra.overrides.task)  # with its interpolations
     of_jobs = [f"hydra.job.name={config}", "hydra/job_logging=none", f"hydra.sweep.dir='{quoted}'"]
@@ -158,7 +151,7 @@ def carry_out(function: Function, script: str, directory: Path, cfg: DictConfig,
     try:
         return ranks.start(script, cfg, directory, processes)
     except (ranks.RankError, SystemExit) as error:
-        failed = isinstance(error, ranks.RankError)
+        why = str(error) if isinstance(error, ranks.RankError) else None
         if not before or Run(directory).record != before:  # else a run that goes on had not begun
-            Run(directory).end(Status.FAILED if failed else Status.STOPPED, str(error) if failed else None)
+            Run(directory).end(Status.FAILED if why else Status.STOPPED, why)
         raise

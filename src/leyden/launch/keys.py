@@ -29,8 +29,8 @@ ELSEWHERE = {  # what other templates call it, as a pattern -> what to type here
     r"extras\b.*": "--cfg job to see the config, or tags=[<word>]",
     "trainer=ddp_sim": "trainer=ddp, with or without GPUs",
     "debug=default": "debug=fast",
-    "callbacks=(none|default)": "'callbacks=[]' (checkpoints are kept anyway)",
-    "logger=csv": "'logger=[]' (metrics.csv is written anyway)",
+    "callbacks=(none|None|default)": "'callbacks=[]' (checkpoints are kept anyway)",
+    "logger=(none|None|csv)": "'logger=[]' (metrics.csv is written anyway)",
     "logger=many_loggers": "'logger=[tensorboard,wandb]'",
 }
 
@@ -51,16 +51,14 @@ def flatten(node: Any, prefix: str = "") -> dict[str, Any]:
 
 def mistake(override: "Override", flat: dict[str, Any], groups: dict[str, list[str]]) -> str:
     """What is wrong with an override, or nothing; Hydra itself says it of its own keys."""
-    text, key, value, deleted = str(override.input_line), override.key_or_group, override.value(), override.is_delete()
+    text, key, value = str(override.input_line), override.key_or_group, override.value()
     if override.is_hydra_override():
         return ""
     if key in flat:
-        return "" if deleted else wrong_value(key, flat, value)
+        return "" if override.is_delete() else wrong_value(key, flat, value)
     if answer := elsewhere(key):
         return answer
-    parent = key.rpartition(".")[0]
-    while parent and parent not in flat:
-        parent = parent.rpartition(".")[0]
+    parent = next((each for each in parents(key) if each in flat), "")
     if parent and not isinstance(flat[parent], dict | list | None):
         return f"`{parent}` is `{flat[parent]}` and has no keys of its own."
     group, _, rest = key.partition(".")
@@ -68,18 +66,25 @@ def mistake(override: "Override", flat: dict[str, Any], groups: dict[str, list[s
     if own and (name := rest.partition(".")[0]) in groups.get(group, ()):
         chosen = [each for each in groups[group] if f"{group}.{each}" in flat]
         return f"`{group}.{name}` is not chosen; type '{group}=[{','.join([*chosen, name])}]'."
+
+    # what may be added: a callback or logger, what the constructor takes, a part; inside an argument there is any data
     target, name = flat.get(f"{parent}._target_"), key.removeprefix(f"{parent}.").partition(".")[0]
     arguments = constructor(str(target)) if target else None if "." in parent or parent == "facts" else {}
-    free = own or arguments is None or name in {*arguments, *SPECIAL}  # inside an argument there is any data
-    free |= isinstance(value, dict) and "_target_" in value
+    part = isinstance(value, dict) and "_target_" in value
+    free = own or part or arguments is None or name in {*arguments, *SPECIAL}
     if free and text.startswith("+"):
         return ""
-    known = dict.fromkeys([*flat, *groups, *(f"{parent}.{argument}" for argument in arguments or ())])
-    near = [] if arguments and free else nearest(key, [other for other in known if other != parent])
-    show = f"--cfg job -p {group}" if parent else "--cfg job"
+    known = {*flat, *groups, *(f"{parent}.{argument}" for argument in arguments or ())} - {parent}
+    near = [] if arguments and free else nearest(key, sorted(known))
     hint = f"; did you mean {' or '.join(near)}?" if near else "."
-    hint += f" To add it, type +{text}." if free and not deleted else ""
-    return f"`{key}` is not in the config ({show} prints it){hint}"
+    hint += f" To add it, type +{text}." if free and not override.is_delete() else ""
+    return f"`{key}` is not in the config (--cfg job{f' -p {group}' if parent else ''} prints it){hint}"
+
+
+def parents(key: str) -> list[str]:
+    """The keys that a key lies in, the nearest first."""
+    parts = key.split(".")
+    return [".".join(parts[:count]) for count in range(len(parts) - 1, 0, -1)]
 
 
 def nearest(key: str, known: list[str]) -> list[str]:
@@ -96,19 +101,16 @@ def wrong_value(key: str, flat: dict[str, Any], value: Any) -> str:
         return f"`{key}` has no value; type {key}=null for none."
     usual, built = flat[key], isinstance(value, dict) and "_target_" in value
     texts = [each.replace("\\${", "") for each in (value, usual) if isinstance(each, str)]
-    if usual is None or built or "${" in "".join(texts):
+    if usual is None or value is None or built or "${" in "".join(texts):
         return ""
-    parent, _, name = key.rpartition(".")
-    while parent and f"{parent}._target_" not in flat:  # inside an argument
-        parent, _, name = parent.rpartition(".")
-    annotation = (constructor(str(flat[f"{parent}._target_"])) or {}).get(name, UNKNOWN) if parent else ""
+    owner = next((each for each in parents(key) if f"{each}._target_" in flat), "")
+    name = key.removeprefix(f"{owner}.").partition(".")[0]
+    annotation = (constructor(str(flat[f"{owner}._target_"])) or {}).get(name, UNKNOWN) if owner else ""
     words = set(re.findall(r"\w+", annotation))
-    if value is None or (annotation and (not words & {*TYPES, "dict"} or any(word[0] == "_" for word in words))):
-        return ""  # what the constructor alone knows: whether there may be none, a tensor, an alias
+    if annotation and (not words & {*TYPES, "dict"} or any(word.startswith("_") for word in words)):
+        return ""  # a tensor, or an alias: the constructor alone knows
     kind, kinds = type(value).__name__, {type(usual).__name__, *words}
-    if "float" in kinds:
-        kinds |= {"int"}
-    if kind in kinds or ("str" in kinds and kind not in ("list", "dict")):
+    if kind in kinds or (kind == "int" and "float" in kinds) or ("str" in kinds and kind not in ("list", "dict")):
         return ""
     must = [say for name, say in TYPES.items() if name in kinds and not (name == "int" and "float" in kinds)]
     return f"`{key}` must be {' or '.join(must) or 'keys with values'}; got `{value}`."

@@ -1,5 +1,6 @@
 """The overrides of a command line; misspelt keys, unknown options and wrong types end here, before torch is there."""
 
+import itertools
 import re
 from collections.abc import Callable
 from difflib import get_close_matches
@@ -9,7 +10,6 @@ from typing import Any, NamedTuple
 import hydra
 import yaml
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -26,8 +26,8 @@ from leyden.run import configs
 QUOTE = "a list is 'key=[a,b]', a text with other signs than letters and digits 'key=\"a, b\"'"
 GLOBAL = ("local", "experiment", "debug")  # groups whose files speak of the whole tree
 ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError)  # of Hydra about a config
-Merge = Callable[[DictConfig, ConfigLoader], DictConfig]  # puts the config of an old run in place of the composed one
-Options = dict[str, list[Override]]  # what is typed -> its values
+Options = dict[str, list[Override]]
+Merge = Callable[[DictConfig, Any], DictConfig]  # puts the config of an old run in place of the composed one
 
 
 class Composed(NamedTuple):
@@ -35,7 +35,7 @@ class Composed(NamedTuple):
 
     tree: DictConfig
     base: DictConfig | None
-    loader: ConfigLoader
+    loader: Any
 
 
 def compose(line: Line, conf: Path, merge: Merge | None = None) -> Composed:
@@ -71,7 +71,10 @@ def search_in(loader: Any, folder: Path) -> None:
 
 
 class Composition:
-    """The groups and keys of a line, in the configs that Hydra finds; `mistakes`: what is typed -> a sentence."""
+    """What is typed, in the configs that Hydra finds.
+
+    `choices` and `keys`: what is typed of groups and of keys -> its values. `mistakes`: what is typed -> a sentence.
+    """
 
     def __init__(self, line: Line, folder: str | None):
         self.line, self.mistakes = line, dict[str, str]()
@@ -81,53 +84,55 @@ class Composition:
         self.parser: Any = OverridesParser.create(config_loader=self.loader)
         groups = self.loader.repository.get_group_options("", ObjectType.GROUP)
         self.groups = {group: self.options(group) for group in groups}
+        self.choices: Options = {}
+        self.keys: Options = {}
+        for text in line.keys:
+            values = self.values(text)
+            if values and self.options(values[0].key_or_group) and not isinstance(values[0].value(), dict):
+                self.choices[text] = [each for each in values if self.is_option(each)]
+            else:
+                self.keys[text] = values
 
     def composed(self, merge: Merge | None) -> Composed:
         """The tree with all overrides, where nothing is mistaken."""
-        line = self.line
-        typed = {text: self.values(text) for text in line.keys}
-        choices = self.choices(typed)
-        composed = self.tree(choices)
-        line.multirun |= getattr(composed.hydra.mode, "name", "") == "MULTIRUN"
-        ranges = {text: self.values(text) for text in self.ranges(composed)}
-        if more := self.choices(ranges):
-            choices |= more
-            composed = self.tree(choices)
-        typed |= ranges
+        line, typed = self.line, self.choices | self.keys
+        tree = self.tree(self.choices)
+        line.multirun |= getattr(tree.hydra.mode, "name", "") == "MULTIRUN"
         for group in GLOBAL:
-            if isinstance(composed.get(group), DictConfig):
+            if isinstance(tree.get(group), DictConfig):
                 self.mistakes[group] = f"conf/{group}: its file needs the first line '# @package _global_'."
         for text, values in typed.items() if not line.multirun else ():
-            if values and [text] != [each.input_line for each in values]:
+            if values and values[0].input_line != text:
                 self.mistakes[text] = f"{text}: several values need -m; {QUOTE}."
+                self.keys.pop(text, None)
 
-        tree = merge(composed, self.loader) if merge else composed
+        tree = merge(tree, self.loader) if merge else tree
         base = without_hydra(tree) if merge else None
-        read = [values for text, values in typed.items() if values and text not in {*choices, *self.mistakes}]
-        self.compare([each for values in read for each in values], tree)
-        for text, options in choices.items():
-            for option in options[1:]:
-                node = option.key_or_group.replace("/", ".") + "."
-                below = [each for values in read for each in values if each.key_or_group.startswith(node)]
-                if below or option.key_or_group in ("task", *GLOBAL):
-                    other, beside = self.tree(choices | {text: [option]}), f" (With {option.input_line}.)"
-                    self.compare(below, other, beside)
-                    self.refuse_unused(other, beside)
+        self.compare(tree)
+        for text, options in self.choices.items():
+            for option in options[1:]:  # of later jobs
+                below = option.key_or_group.replace("/", ".") + "."
+                if any(name_of(key).startswith(below) for key in self.keys):
+                    self.compare(self.tree(self.choices | {text: [option]}), below, f" (With {option.input_line}.)")
+        unused = configs.unused_groups(tree, " ".join(line.keys)) if "task" in tree else []
+        for text in line.keys:
+            group = re.split("[./]", name_of(text))[0]
+            if group in unused and not text.startswith("~"):  # it would change nothing
+                what = f"nothing in the config names ${{{group}}}; add {group}: ${{{group}}} to the YAML of the task"
+                self.mistakes.setdefault(text, f"{text}: {what}.")
         if not self.mistakes:
-            ConfigLoaderImpl._apply_overrides_to_config([values[0] for values in read], tree)
-        self.refuse_unused(tree)
+            ConfigLoaderImpl._apply_overrides_to_config([values[0] for values in self.keys.values() if values], tree)
+
         if "--cfg" in line.flags or "-c" in line.flags:  # what is shown of a sweep is its first job
             line.keys = [str(values[0].input_line) for values in typed.values() if values]
-        for name, of_hydra in (("hydra", True), ("task", False)):
-            texts = [text for text in line.keys if bool(re.match("hydra[./]", name_of(text))) is of_hydra]
-            tree.hydra.overrides[name] = texts
+        of_hydra = [text for text in line.keys if re.match("hydra[./]", name_of(text))]
+        tree.hydra.overrides.update(hydra=of_hydra, task=[text for text in line.keys if text not in of_hydra])
         return Composed(tree, base, self.loader)
 
-    def ranges(self, tree: DictConfig) -> list[str]:
-        """The lines of a search's YAML in whose place nothing is typed."""
-        lines: Any = OmegaConf.select(tree, "hydra.sweeper.params") if self.line.multirun else None
-        lines, typed = lines if isinstance(lines, DictConfig) else {}, [name_of(key) for key in self.line.keys]
-        return [f"{key}={value}" for key, value in lines.items() if name_of(key) not in typed]
+    def tree(self, choices: Options) -> DictConfig:
+        """What Hydra composes of the first option of each choice, with its own node."""
+        texts = [str(options[0].input_line) for options in choices.values() if options]
+        return hydra.compose(self.line.config, texts, return_hydra_config=True)
 
     def values(self, text: str) -> list[Override]:
         """Each value of a sweep, the start of an interval, or the one value; none: it cannot be read."""
@@ -144,19 +149,6 @@ class Composition:
         texts = [f"{override.value().start:.15g}"] if interval else override.sweep_string_iterator()
         return [each for value in texts for each in self.values(f"{override.get_key_element()}={value}")]
 
-    def choices(self, typed: Options) -> Options:
-        """What is typed of groups, with those of the options that there are."""
-        found = {}
-        for text, values in typed.items():
-            if values and not isinstance(values[0].value(), dict) and self.options(values[0].key_or_group):
-                found[text] = [each for each in values if self.is_option(each)]
-        return found
-
-    def tree(self, choices: Options) -> DictConfig:
-        """What Hydra composes of the first of these options, with its own node."""
-        texts = [str(options[0].input_line) for options in choices.values() if options]
-        return hydra.compose(self.line.config, texts, return_hydra_config=True)
-
     def options(self, group: str) -> list[str]:
         return [name for name in self.loader.repository.get_group_options(group) if not name.startswith("_")]
 
@@ -164,34 +156,22 @@ class Composition:
         """Whether a group has the option that is chosen, or all that are; if not, it is noted."""
         text, group, value = str(choice.input_line), choice.key_or_group, choice.value()
         many = group in keys.LISTS
-        if many and (choice.is_delete() or value is None):
-            self.mistakes[text] = f"`{group}` must be a list; type '{group}=[]' for none."
-            return False
-        for option in [] if choice.is_delete() else value if many and isinstance(value, list) else [value]:
+        chosen = value if many and isinstance(value, list) else [value]
+        for option in chosen if many or not choice.is_delete() else ():
             folder, _, name = f"{group}/{option}".rpartition("/")
             if name not in (known := self.options(folder)):
-                near = get_close_matches(name, known, 5, 0.5) if isinstance(option, str) else []
+                near = get_close_matches(name, known, 5, 0.5)
                 hint = f"; did you mean {near[0]}?" if near else "."
-                must = f"{'some' if many else 'one'} of {', '.join(near or known[:9])} (--help has all); got `{option}`"
-                self.mistakes[text] = keys.elsewhere(f"{group}={option}") or f"`{group}` must be {must}{hint}"
-                return False
-        return True
+                must = f"one of {', '.join(near or known[:9])} (--help has all); got `{option}`{hint}"
+                self.mistakes[text] = keys.elsewhere(f"{group}={option}") or f"`{group}` must be {must}"
+        return text not in self.mistakes
 
-    def compare(self, overrides: list[Override], tree: DictConfig, beside: str = "") -> None:
-        """Note what is wrong with keys and their values in a tree."""
+    def compare(self, tree: DictConfig, below: str = "", beside: str = "") -> None:
+        """Note what is wrong with keys, or those below a node, and their values in a tree."""
         flat = keys.flatten(OmegaConf.to_container(without_hydra(tree), resolve=False))
-        for override in overrides:
-            if what := keys.mistake(override, flat, self.groups):
+        for override in itertools.chain(*self.keys.values()):
+            if override.key_or_group.startswith(below) and (what := keys.mistake(override, flat, self.groups)):
                 self.mistakes.setdefault(str(override.input_line), what + beside)
-
-    def refuse_unused(self, tree: DictConfig, beside: str = "") -> None:
-        """Note what is typed of a group that nothing in a tree names, and so would change nothing."""
-        unused = configs.unused_groups(tree, " ".join(self.line.keys)) if "task" in tree else []
-        for text in self.line.keys:
-            group = re.split("[./]", name_of(text))[0]
-            if group in unused and not text.startswith("~"):
-                what = f"nothing in the config names ${{{group}}}; take it out, or add"
-                self.mistakes.setdefault(text, f"{text}: {what} {group}: ${{{group}}} to the YAML of the task.{beside}")
 
 
 def without_hydra(tree: DictConfig) -> DictConfig:

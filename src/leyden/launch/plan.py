@@ -1,13 +1,16 @@
-"""What a command line means: which directory, which config, one run or many."""
+"""What a command line means: which directory, one run or many, and the config, with an old run in it or not."""
 
 import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
 
 from leyden import UserError, require
 from leyden.files import read_json
-from leyden.launch import cluster, overrides, ranks, stored, sweeps
+from leyden.launch import cluster, overrides, ranks, sweeps
 from leyden.launch.keys import elsewhere
 from leyden.launch.line import Line, name_of, split, value_of
 from leyden.launch.overrides import Composed
@@ -22,8 +25,17 @@ ASKED = {  # overrides that are taken as they are typed
     "export": ("run", "output"),
 }
 OWN_DIRECTORY = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "run_dir")
-OURS = r"\..*|config\.yaml|train\.log|rank\d+\.log"  # what a run leaves that was killed before it had a run.json
+OURS = r"\..*|config\.yaml|train\.log|rank\d+\.log"  # what a run leaves that was killed before its run.json
 NAME = r"(?![.-])(?!latest$)(?!.*\.ckpt$)[\w.+@-]{1,100}"  # of a run
+RESUME, RERUN, READ = "resume", "rerun", "run"  # what is typed before an old run: what it is wanted for
+GROUPS = {  # the groups that may then be typed, too; None: any of one part of the config
+    RESUME: ("trainer", "logger", "profiler", "callbacks"),
+    RERUN: None,
+    READ: ("trainer", "logger"),
+}
+WHOLE = ("experiment", "debug", "local", "search")  # groups that speak of the whole config
+PRECISION = ("precision", "deterministic", "benchmark")  # how a run's trainer makes numbers, in whatever evaluates it
+WATCHERS = {"gradients", "finite", "memory"}  # callbacks that only look
 
 
 @dataclass
@@ -33,7 +45,7 @@ class Start:
     mode: str
     line: Line
     config: Composed
-    directory: Path | None = None
+    directory: Path = Path()
     fresh: bool = False  # this command made the directory
 
 
@@ -64,9 +76,8 @@ def plan(argv: list[str], config: str) -> Start:
         return going_on(line, run, found, asked["resume"], is_longer(line))
     name = str(tree.name) if config == "train" and tree.name is not None else None
     require(not name or bool(re.fullmatch(NAME, name)), "name", "letters, digits, . + - _ or @, and not latest", name)
-    if name and (folder / config / name).exists():
-        return go_on_with_name(line, Run(folder / config / name), found)
-    if not name and (before := cluster.requeued(folder / config, lambda path: Run(path).record)):
+    before = folder / config / name if name else cluster.requeued(folder / config, lambda path: Run(path).record)
+    if before and before.exists():
         return go_on_with_name(line, Run(before), found)
     return Start("run", line, found, paths.create(folder / config, name), True)
 
@@ -76,23 +87,95 @@ def composed(line: Line, config: str, asked: dict[str, str], logs: Path) -> tupl
 
     Raises UserError: what is typed is wrong, or there is no such run.
     """
-    purpose = next((name for name in stored.GROUPS if name in asked), "")
-    if purpose == stored.RESUME and line.multirun:
+    purpose = next((name for name in GROUPS if name in asked), "")
+    if purpose == RESUME and line.multirun:
         raise UserError(f"resume={asked['resume']} goes on with one run; take -m out.")
     if not purpose and "run" in ASKED.get(config, ()):
-        answers = [answer for key in line.keys if (answer := elsewhere(name_of(key)))]
-        which = f"Which run? Type run=<run directory, checkpoint or latest>; {config}.py --help has more."
-        raise UserError([*answers, which][0])
+        answer = next(filter(None, (elsewhere(name_of(key)) for key in line.keys)), "")
+        raise UserError(answer or f"Which run? Type run=<directory, checkpoint or latest>; see {config}.py --help.")
     if not purpose:
         return overrides.compose(line, paths.CONF), None
-    run = paths.find(asked[purpose], logs, unfinished=purpose == stored.RESUME and not is_longer(line))
-    if purpose == stored.RESUME:
+    run = paths.find(asked[purpose], logs, unfinished=purpose == RESUME and not is_longer(line))
+    if purpose == RESUME:
         run.check_free()
-    found = stored.stored_config(line, run.directory, purpose)
-    if purpose == stored.READ:
+    found = stored_config(line, run.directory, purpose)
+    if purpose == READ:
         found.tree.update({name: configs.literal(value) for name, value in asked.items()})
         found.tree.run = str(run.checkpoint(asked["run"]))
     return found, run
+
+
+def stored_config(line: Line, directory: Path, purpose: str) -> Composed:
+    """The tree of a run with what is typed on top of it; what may be typed depends on the purpose.
+
+    Raises UserError: the run cannot be read, or what is typed does not go with it.
+    """
+    old, groups = configs.stored(directory), GROUPS[purpose]
+    chosen = [key for key in line.keys if (paths.CONF / name_of(key)).is_dir()]
+    for key in chosen:
+        if name_of(key) in WHOLE or (groups and name_of(key) not in groups):
+            choice = ", ".join(groups or [f"any group but {', '.join(WHOLE)}"])
+            raise UserError(f"{key} cannot be chosen for a run that is there already; what can: {choice}.")
+        if line.multirun and "," in key and "[" not in key:
+            raise UserError(f"{key}: a sweep of an old run varies keys, not groups; take the comma out.")
+
+    def merge(composed: DictConfig, loader: Any) -> DictConfig:
+        tree = old.copy()
+        OmegaConf.set_struct(tree, False)
+        if purpose == READ:
+            evaluate(tree, composed)
+        else:
+            for key in chosen:
+                take_over(tree, composed, name_of(key), loader)
+            tree.update(resume=None, exact=True, init_from=tree.get("init_from"))  # unless it is typed again
+        if purpose == RERUN:
+            tree.update(name=None, rerun=str(directory), log_dir=composed.log_dir)
+        tree.update({name: composed.get(name) for name in ("trusted", "own", "hydra")})  # never what is stored
+        OmegaConf.set_struct(tree, True)
+        return tree
+
+    found = overrides.compose(line, paths.CONF, merge)
+    for key in line.keys if purpose == RESUME else ():
+        check_resumable(key, old, found.tree, directory)
+    return found
+
+
+def evaluate(tree: DictConfig, composed: DictConfig) -> None:
+    """Put what an evaluation has of its own in the place of the run's; the trainer keeps how numbers are made."""
+    kept = {name: tree.trainer[name] for name in PRECISION if name in tree.trainer}
+    for name in ("callbacks", "profiler", "logger"):
+        tree.pop(name, None)
+    tree.update(dict(composed.items_ex(resolve=False)))
+    tree.trainer.update(kept)
+    if OmegaConf.select(tree, "model.weights"):  # the checkpoint has them
+        tree.model.weights = None
+
+
+def take_over(tree: DictConfig, composed: DictConfig, name: str, loader: Any) -> None:
+    """Put a typed group in the place of the run's; of a trainer what its file says, as epochs stay those of the run."""
+    dotted = name.replace("/", ".")
+    node = OmegaConf.select(composed, dotted)
+    if node is None:
+        tree.pop(name, None)
+        return
+    if name == "trainer":
+        file = loader.repository.load_config(f"trainer/{composed.hydra.runtime.choices.trainer}")
+        said = {*keys.PLACE, *(f"trainer.{key}" for key in file.config if file.defaults_list)}
+        node = {key: node[key] for key in node if f"trainer.{key}" in said}
+    OmegaConf.update(tree, dotted, node, merge=name == "trainer", force_add=True)
+
+
+def check_resumable(key: str, old: DictConfig, tree: DictConfig, directory: Path) -> None:
+    """Raises UserError for what cannot be changed while a run goes on, or only without being exact."""
+    name, new = name_of(key), f"init_from={directory} for a new run from its weights"
+    then, now = (OmegaConf.select(each, name) for each in (old, tree))
+    watched = name == "callbacks" and set(then or ()) ^ set(now or ()) <= WATCHERS
+    if then == now or watched or name == "trainer":  # how many processes it makes, the checkpoint knows
+        return
+    if name.startswith(("optimizer", "scheduler")):
+        raise UserError(f"{key}: this is in the checkpoint; type {new}.")
+    if tree.exact and keys.role(name) not in keys.RESUMABLE:
+        raise UserError(f"{key} would change the numbers; type exact=false to go on all the same, or {new}.")
 
 
 def forbid(line: Line) -> None:
@@ -122,13 +205,11 @@ def go_on_with_name(line: Line, run: Run, found: Composed) -> Start:
         raise UserError(f"{run.directory} holds {foreign[0]}, which is of no run; type another name.")
     if not run.begun and run.status != Status.FINISHED:
         return Start("run", line, found, run.directory)
-    now, then = {*line.typed}, {*split(shlex.split(run.record.get("command") or "")[2:], "train").typed}
-    if now != then:
-        apart = {"only now": now - then, "only then": then - now}
-        words = "; ".join(f"{when}: {' '.join(sorted(typed))}" for when, typed in apart.items() if typed)
-        go_on = f"type another name, or go on with it by resume={run.directory}"
-        raise UserError(f"The run {run.directory} was started with other overrides ({words}); {go_on}.")
-    return going_on(line, run, found._replace(tree=stored.continued(run.directory, found.tree)))
+    then = split(shlex.split(run.record.get("command") or "")[2:], "train").typed
+    if apart := " ".join(sorted({*line.typed} ^ {*then})):
+        do = f"type another name, or resume={run.directory}"
+        raise UserError(f"{run.directory} was started with other overrides ({apart}); {do}.")
+    return going_on(line, run, found._replace(tree=configs.continued(run.directory, found.tree)))
 
 
 def going_on(line: Line, run: Run, found: Composed, asked: str = "", longer: bool = False) -> Start:
@@ -139,5 +220,5 @@ def going_on(line: Line, run: Run, found: Composed, asked: str = "", longer: boo
         raise SystemExit(0)
     print(f"going on with {where}")
     checkpoint = run.checkpoints / Path(asked).name if asked.endswith(".ckpt") else run.directory
-    stored.set_resume_checkpoint(found.tree, run, str(checkpoint))
+    configs.set_resume_checkpoint(found.tree, run, str(checkpoint))
     return Start("run", line, found, run.directory)

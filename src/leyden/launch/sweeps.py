@@ -12,10 +12,10 @@ from omegaconf import DictConfig
 
 from leyden import Failed, UserError
 from leyden.files import lock, read_json, write_json
-from leyden.launch import cluster, ranks, stored
+from leyden.launch import cluster, ranks
 from leyden.launch.line import Line, name_of
-from leyden.run import paths
-from leyden.run.run import DONE, Busy, Run, Status, now, slurm_job
+from leyden.run import configs, paths
+from leyden.run.run import DONE, Busy, Run, Status, slurm_job
 
 POLICY = ("retry_failed", "max_failures", "stop_on_failure")  # what may be typed anew for a sweep that goes on
 ELSEWHERE = re.compile(rf"({'|'.join(POLICY)}|log_dir)=|hydra\.")  # what does not tell jobs from each other
@@ -47,9 +47,10 @@ def go_on(line: Line, asked: str, logs: Path) -> Path:
     config = str(line.value("-cn", "--config-name") or said.get("config") or line.config)
     refused = [key for key in keys if not re.fullmatch(KEYS + OF_HYDRA, key)]
     refused += [key for key in keys if "$" in key and (paths.CONF / name_of(key)).is_dir()]  # another option then
-    for word in [*refused, *([] if re.fullmatch(r"\w[\w.-]*", config) else [config])]:
-        what = f"{directory / 'sweep.json'} has {' '.join(word.split())}, which may build or run anything"
-        raise UserError(f"{what}; if you know it, type it again after sweep=.")
+    refused += [] if re.fullmatch(r"\w[\w.-]*", config) else [config]
+    if refused:
+        what = f"has {' '.join(refused[0].split())}, which may run anything; if you know it, type it again"
+        raise UserError(f"{directory}/sweep.json {what}.")
     line.keys = keys + line.keys
     line.typed, line.multirun, line.config = list(line.keys), True, config.removesuffix(".yaml")
     print(f"going on with {paths.in_words(directory)}")
@@ -59,22 +60,18 @@ def go_on(line: Line, asked: str, logs: Path) -> Path:
 @contextmanager
 def kept(directory: Path, line: Line) -> Iterator[None]:
     """Note what a sweep is started with, or goes on with, unless that is refused."""
-    before = note(directory, keys=[key for key in line.typed if name_of(key) not in POLICY], config=line.config)
+    file, keys = directory / "sweep.json", [key for key in line.typed if name_of(key) not in POLICY]
+    started = {"keys": keys, "config": line.config, "command": os.environ.get("LEYDEN_COMMAND"), "slurm": slurm_job()}
+    with lock(directory / ".lock"):
+        before = read_json(file)
+        write_json(file, {"id": directory.name} | before | started)
     try:
         yield
     except UserError as error:
         if before and not isinstance(error, Failed):
-            note(directory, keys=before["keys"], config=before.get("config"))
+            with lock(directory / ".lock"):
+                write_json(file, read_json(file) | {name: before.get(name) for name in started})
         raise
-
-
-def note(directory: Path, **fields: Any) -> dict[str, Any]:
-    """Change fields of sweep.json; returns what it was."""
-    with lock(directory / ".lock"):
-        before = read_json(directory / "sweep.json")
-        job = {"command": os.environ.get("LEYDEN_COMMAND"), "slurm": slurm_job()}
-        write_json(directory / "sweep.json", {"id": directory.name, "started": now()} | before | job | fields)
-        return before
 
 
 def numbered(directory: Path, jobs: list[list[str]]) -> dict[int, list[str]]:
@@ -106,16 +103,17 @@ def attempt(directory: Path, cfg: DictConfig, carry_out: Callable[[DictConfig, b
     try:
         with run.claim():
             record = run.record  # as it is now that nobody else has it
-            status = record.get("status")
             if not is_left(directory, bool(cfg.get("retry_failed"))):
-                return leave(f"job {directory.name} is {status}", run.objective)
-            value = carry_out(going_on(cfg, run) if status else cfg, status == Status.RUNNING)
+                raise Busy(f"it is {record['status']}")
+            value = carry_out(going_on(cfg, run), record.get("status") == Status.RUNNING)
             logged = {name: last for split in ("train", "val") for name, last in run.metrics.get(split, {}).items()}
             if value is None and math.isnan(logged.get(cfg.get("objective"), 0)):
                 raise Failed(f"{cfg.objective} is not a number.")
             return value
     except Busy as busy:
-        return leave(f"job {directory.name} is not started: {busy}", None)
+        print(f"job {directory.name} is not started: {busy}", flush=True)
+        if ranks.outside():
+            cluster.share("0")  # to its other ranks
     except Exception as error:  # this job's alone
         what = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
         if isinstance(error, UserError) and record and run.record == record:
@@ -124,15 +122,7 @@ def attempt(directory: Path, cfg: DictConfig, carry_out: Callable[[DictConfig, b
             fail(directory, what)
         if cfg.get("stop_on_failure"):
             raise SystemExit(1) from error
-        return None
-
-
-def leave(sentence: str, value: Any) -> Any:
-    """Say why a job is not run, to its other ranks, too."""
-    print(sentence, flush=True)
-    if ranks.outside():
-        cluster.share("0")
-    return value
+    return None
 
 
 def fail(directory: Path, what: str) -> None:
@@ -148,6 +138,6 @@ def going_on(cfg: DictConfig, run: Run) -> DictConfig:
     """The config of a job that was stopped: its own, not what conf/ says now."""
     if not run.config_file.is_file():
         return cfg
-    tree = stored.continued(run.directory, cfg)
-    stored.set_resume_checkpoint(tree, run, str(run.directory))
+    tree = configs.continued(run.directory, cfg)
+    configs.set_resume_checkpoint(tree, run, str(run.directory))
     return tree

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from leyden import UserError
 from leyden.run.keys import direction
@@ -42,6 +42,22 @@ def packages(tree: DictConfig) -> list[str]:
     if not is_stored(tree):
         found.update(re.findall(r"_target_: (\w+)\.", OmegaConf.to_yaml(tree)))
     return sorted(found)
+
+
+def continued(directory: Path, now: DictConfig) -> DictConfig:
+    """The tree of a run that goes on by the command that started it, which may build what that command builds."""
+    tree = stored(directory)
+    tree.update(own=[], trusted=packages(now))
+    tree.update({name: now[name] for name in ("log_dir", "exact", "hydra") if name in now})
+    return tree
+
+
+def set_resume_checkpoint(tree: DictConfig, run: Run, checkpoint: str) -> None:
+    """Let a tree go on from a checkpoint of a run, or from its newest."""
+    with open_dict(tree):
+        tree.resume = checkpoint
+    if OmegaConf.select(tree, "model.weights") and run.last.is_file():  # which has them
+        tree.model.weights = None
 
 
 def unused_groups(tree: DictConfig, typed: str = "") -> list[str]:

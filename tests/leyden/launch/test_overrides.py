@@ -212,23 +212,12 @@ OWN = {
 
 @pytest.fixture
 def own(tmp_path) -> Path:
-    """A folder of configs with tasks of the user's own, an experiment, and searches."""
+    """A folder of configs with tasks of the user's own, and an experiment."""
     files = {f"task/{name}.yaml": f"_target_: mine.Task\n{text}" for name, text in OWN.items()}
     files["experiment/typed.yaml"] = (
         "# @package _global_\ndefaults:\n  - override /task: alone\n  - override /optimizer: sgd\noptimizer:\n  lr: 1\n"
     )
-    for name, ranges in (("right", "optimizer.lr: 1,2"), ("kinds", "model: mlp,cnn\n      model.dropout: 0.1,0.2")):
-        files[f"search/{name}.yaml"] = SEARCH.format(ranges)
-    files |= {
-        "search/misspelt.yaml": SEARCH.format("optimizer.rl: 1,2"),
-        "search/kind.yaml": SEARCH.format("seed: 1,x"),
-    }
-    files["search/option.yaml"] = SEARCH.format("model: mlp,cn")
     return write(tmp_path / "own", files)
-
-
-SEARCH = "# @package _global_\nhydra:\n  mode: MULTIRUN\n  sweeper:\n    params:\n      {}\n"
-SEARCH = SEARCH.replace("hydra:", "defaults:\n  - override /hydra/sweeper: grid\nhydra:", 1)
 
 
 @pytest.mark.parametrize(
@@ -241,7 +230,6 @@ SEARCH = SEARCH.replace("hydra:", "defaults:\n  - override /hydra/sweeper: grid\
         ("alone", ["scheduler.final=0.1", "optimizer.lr=1"]),
         ("part", ["scheduler=cosine"]),
         ("alone,whole", ["-m", "optimizer.lr=1"]),
-        ("whole,alone", ["-m", "optimizer=sgd,adam"]),
     ],
 )
 def test_what_would_change_nothing_is_refused(own, task, typed):
@@ -251,7 +239,6 @@ def test_what_would_change_nothing_is_refused(own, task, typed):
     for key, line in zip(keys, lines, strict=True):
         group = key.lstrip("+").replace("=", ".").split(".")[0]
         assert line.startswith(f"{key}: ") and f"add {group}: ${{{group}}} to the YAML of the task." in line
-        assert line.endswith("(With task=alone.)") == (task == "whole,alone")
 
 
 @pytest.mark.parametrize(
@@ -273,20 +260,6 @@ def test_what_an_experiment_says_is_not_typed(own):
     assert (
         "nothing in the config names ${optimizer}" in mistakes("-cd", str(own), "experiment=typed", "optimizer.lr=2")[0]
     )
-    assert (
-        "(With experiment=typed.)"
-        in mistakes("-cd", str(own), "-m", "experiment=digits_cnn,typed", "optimizer.lr=2")[0]
-    )
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [("misspelt", "did you mean optimizer.lr?"), ("kind", "got `x`"), ("option", "did you mean cnn?")],
-)
-def test_the_ranges_of_a_search_are_checked_before_its_first_job(own, name, words):
-    assert words in mistakes("-cd", str(own), f"search={name}")[0]
-    for right in (["search=right"], ["search=kinds"], ["search=kind", "seed=1,2"]):
-        check("-cd", str(own), *right)
 
 
 def test_a_file_may_ask_for_multirun(project):

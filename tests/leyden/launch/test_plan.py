@@ -26,9 +26,9 @@ def test_a_run_that_is_alive_is_said_to_be_so_before_its_config_is_there(tmp_pat
 @pytest.mark.parametrize(
     ("then", "now", "words"),
     [
-        (["seed=1"], ["seed=2"], "(only now: seed=2; only then: seed=1)"),
-        (["seed=1"], ["seed=1", "note=b"], "(only now: note=b)"),
-        (["seed=1", "note='a b'"], ["seed=1"], "(only then: note='a b')"),
+        (["seed=1"], ["seed=2"], "(seed=1 seed=2)"),
+        (["seed=1"], ["seed=1", "note=b"], "(note=b)"),
+        (["seed=1", "note='a b'"], ["seed=1"], "(note='a b')"),
     ],
 )
 def test_only_what_differs_is_named_of_other_overrides(tmp_path, then, now, words):

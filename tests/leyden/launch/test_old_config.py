@@ -4,7 +4,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from leyden import UserError
-from leyden.launch import overrides, stored
+from leyden.launch import overrides, plan
 from leyden.launch.line import split
 from leyden.run import configs, paths
 
@@ -26,19 +26,19 @@ def directory(tmp_path):
 
 
 def config(directory, purpose, *typed, config="train"):
-    return stored.stored_config(split(list(typed), config), directory, purpose).tree
+    return plan.stored_config(split(list(typed), config), directory, purpose).tree
 
 
 def test_an_evaluation_takes_all_but_trainer_and_logger_from_the_run(directory):
-    tree = config(directory, stored.READ, "trainer=cpu", "data.batch_size=7", config="eval")
+    tree = config(directory, plan.READ, "trainer=cpu", "data.batch_size=7", config="eval")
     assert tree.model._target_.endswith("MLP") and tree.data.batch_size == 7 and tree.split == "test"
     assert tree.trainer.accelerator == "cpu" and "callbacks" not in tree
     with pytest.raises(UserError, match="what can: trainer, logger"):
-        config(directory, stored.READ, "data=ink", config="eval")
+        config(directory, plan.READ, "data=ink", config="eval")
 
 
 def test_a_trainer_that_is_typed_says_where_a_run_goes_on_and_not_how_long(directory):
-    tree = config(directory, stored.RESUME, "trainer=cpu")
+    tree = config(directory, plan.RESUME, "trainer=cpu")
     assert (tree.trainer.accelerator, tree.trainer.devices, tree.trainer.max_epochs) == ("cpu", 1, 3)
     assert tree.exact is True and tree.optimizer.lr == 0.5
 
@@ -53,22 +53,22 @@ def test_a_trainer_that_is_typed_says_where_a_run_goes_on_and_not_how_long(direc
 )  # fmt: skip
 def test_what_would_change_the_numbers_is_refused(directory, typed, words):
     with pytest.raises(UserError, match=words):
-        config(directory, stored.RESUME, typed)
+        config(directory, plan.RESUME, typed)
 
 
 @pytest.mark.parametrize(
     "typed", ["data.batch_size=3 exact=false", "trainer.max_epochs=9", "note=x", "data.num_workers=2"]
 )
 def test_what_changes_no_number_may_be_typed(directory, typed):
-    config(directory, stored.RESUME, *typed.split())
+    config(directory, plan.RESUME, *typed.split())
 
 
 def test_a_run_is_repeated_with_other_groups_and_keys(directory):
-    tree = config(directory, stored.RERUN, "model=cnn", "model.channels=[4]", "seed=3")
+    tree = config(directory, plan.RERUN, "model=cnn", "model.channels=[4]", "seed=3")
     assert tree.model.channels == [4] and "hidden" not in tree.model and tree.optimizer.lr == 0.5 and tree.seed == 3
     assert tree.rerun == str(directory) and tree.name is None
     with pytest.raises(UserError, match="any group but"):
-        config(directory, stored.RERUN, "experiment=digits_cnn")
+        config(directory, plan.RERUN, "experiment=digits_cnn")
 
 
 def test_a_path_is_no_interpolation():

@@ -8,8 +8,8 @@ import pytest
 
 from leyden import UserError
 from leyden.files import write_json
-from leyden.run import paths
-from leyden.search import search
+from leyden.run import paths, study
+from leyden.run.run import Run
 from searches import NONE, TPE, end, space, started
 
 optuna = pytest.importorskip("optuna")
@@ -80,11 +80,14 @@ def test_what_became_of_a_job_is_told(tmp_path):
     assert found.study.best_trial.number == 0 and found.study.best_value == 0.75
 
 
-def test_a_trial_is_tried_again_when_its_process_is_gone(tmp_path, monkeypatch):
+def test_a_trial_is_tried_again_when_its_process_is_gone(tmp_path):
     (first,) = started(tmp_path / "s", 2).propose(1).items()
+    run = Run(tmp_path / "s" / "0")
+    run.directory.mkdir()
+    run.start()
     other = started(tmp_path / "s", 2)
     assert list(other.propose(2)) == [1]  # 0 is alive: this process has it
-    monkeypatch.setattr(search, "alive", lambda record: False)
+    run.update(pid_born="before")
     last = started(tmp_path / "s", 2)
     assert last.propose(1) == dict([first]) and list(last.propose(2)) == [1] and not last.propose(1)
 
@@ -94,7 +97,6 @@ def test_failed_trials_are_tried_again_when_asked_for(tmp_path):
     jobs = found.propose(3)
     for number, status in enumerate(("finished", "failed", "failed")):
         end(tmp_path / "s", number, status)
-    started(tmp_path / "s", 3).settle()  # the process ended before it told the study
     assert not started(tmp_path / "s", 3).propose(1)
     again = started(tmp_path / "s", 3, retry=True)
     assert again.propose(3) == {1: jobs[1], 2: jobs[2]}
@@ -108,15 +110,20 @@ def test_failed_trials_are_tried_again_when_asked_for(tmp_path):
 TWO = """
 import sys, random, time
 sys.path[:0] = [{src!r}, {tests!r}]
+from contextlib import suppress
 from pathlib import Path
+from leyden.run.run import Busy, Run, Status
 from searches import started, end
 found = started(Path({directory!r}), 12, storage={storage!r}, name="shared")
 while proposed := found.propose(1):
     for number in proposed:
-        time.sleep(random.random() / 20)
-        end(found.directory, number, value=number / 10)
-        print(number, flush=True)
-    found.settle()
+        run = Run(found.directory / str(number))
+        run.directory.mkdir(exist_ok=True)
+        with suppress(Busy), run.claim():
+            if run.status == Status.UNKNOWN:
+                time.sleep(random.random() / 20)
+                end(found.directory, number, value=number / 10)
+                print(number, flush=True)
 """
 
 
@@ -165,7 +172,7 @@ def test_a_study_of_another_direction_is_refused(tmp_path):
     started(tmp_path / "s", 1, storage=url, name="a")
     with pytest.raises(UserError, match="maximize"):
         settings = {"n_trials": 1, "sampler": TPE, "pruner": NONE, "storage": url, "study_name": "a", "seed": 1}
-        search.Search(tmp_path / "s", {}, "minimize", **settings)
+        study.Search(tmp_path / "s", {}, "minimize", **settings)
     assert json.loads((tmp_path / "s" / "study.json").read_text())["name"] == "a"
 
 

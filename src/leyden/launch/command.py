@@ -54,7 +54,7 @@ def obey(function: Function, config: str) -> None:
     """Do what is typed: as another rank, show the help, or plan and run."""
     if ranks.outside() and not {"-m", "--multirun"}.isdisjoint(sys.argv):
         raise UserError("torchrun and srun start one run; type python in their place, or -m hydra/launcher=slurm.")
-    if ranks.outside() and cluster.rank() > 0:
+    if cluster.follows():
         cluster.join(function)
     elif not {"--help", "-h"}.isdisjoint(sys.argv):
         print(show_help(config, paths.CONF))
@@ -132,7 +132,7 @@ def start_job(function: Function, script: str, cfg: DictConfig) -> Any:
     cluster.translate()
     if os.environ.get("SUBMITIT_EXECUTOR") == "slurm":  # whose handlers would requeue before anything is saved
         ranks.listen()
-    if ranks.outside() and cluster.rank() > 0:
+    if cluster.follows():
         return cluster.join(function)
     directory = Path(HydraConfig.get().runtime.output_dir)
     return sweeps.attempt(directory, cfg, partial(carry_out, function, script, directory))

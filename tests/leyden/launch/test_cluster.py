@@ -109,7 +109,7 @@ def test_the_first_rank_that_fails_is_named(rank_5, monkeypatch):
         raise ValueError("a bad number")
 
     monkeypatch.setattr(cluster.time, "sleep", live)
-    monkeypatch.setattr(cluster, "show_life", lambda ended: None)
+    monkeypatch.setattr(cluster, "show_life", lambda *_: None)
     dead = None
     with pytest.raises(ValueError, match="a bad number"):  # its own fault
         cluster.together(fail, cfg)

@@ -17,7 +17,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from leyden import UserError, require, said
-from leyden.files import lock
+from leyden.files import lock, read_json
 from leyden.launch import ranks
 from leyden.run.run import Run, Status, started_again
 
@@ -169,14 +169,11 @@ def other_failure(error: Exception) -> str:
         return f"rank 0 {GONE}"
 
 
-def requeued(folder: Path, read: Callable[[Path], dict[str, Any]]) -> Path | None:
-    """The directory in a folder that this command made in this job of SLURM, before SLURM started the job again.
-
-    `read` gives what a directory says of its command and its job.
-    """
+def requeued(folder: Path) -> Path | None:
+    """The directory in a folder that this command made in this job of SLURM, before SLURM started the job again."""
     restart = os.environ.get("SLURM_RESTART_COUNT")
     for path in sorted(folder.glob("*/"), reverse=True) if restart else []:
-        then = read(path)
+        then = Run(path).record or read_json(path / "sweep.json")
         if then.get("command") == os.environ.get("LEYDEN_COMMAND") and started_again(then):
             print(f"SLURM has started job {os.environ['SLURM_JOB_ID']} again (restart {restart})")
             return path

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from leyden import UserError, require
-from leyden.files import read_json
 from leyden.launch import cluster, overrides, ranks, stored, sweeps
 from leyden.launch.keys import elsewhere
 from leyden.launch.line import Line, name_of, split, value_of
@@ -47,7 +46,7 @@ def plan(argv: list[str], config: str) -> Start:
     asked = {name: value for name, value in line.take(*ASKED.get(config, ())).items() if value not in ("", "null")}
     if config == "train" and len(asked) > 1:
         raise UserError(f"{' and '.join(f'{name}=' for name in asked)} exclude each other; take one of them out.")
-    again = cluster.requeued(logs / "sweep", lambda path: read_json(path / "sweep.json"))
+    again = cluster.requeued(logs / "sweep")
     if again and line.multirun and not asked:
         asked["sweep"] = str(again)
     sweep = sweeps.go_on(line, asked["sweep"], logs) if "sweep" in asked else None
@@ -66,7 +65,7 @@ def plan(argv: list[str], config: str) -> Start:
     require(not name or bool(re.fullmatch(NAME, name)), "name", "letters, digits, . + - _ or @, and not latest", name)
     if name and (folder / config / name).exists():
         return go_on_with_name(line, Run(folder / config / name), found)
-    if not name and (before := cluster.requeued(folder / config, lambda path: Run(path).record)):
+    if not name and (before := cluster.requeued(folder / config)):
         return go_on_with_name(line, Run(before), found)
     return Start("run", line, found, paths.create(folder / config, name), True)
 

@@ -50,18 +50,14 @@ with contextlib.suppress(ImportError):  # Hydra imports this at each start; hydr
             limit = f"export LEYDEN_REQUEUES={self.params.pop('max_num_timeout')}"
             self.params["setup"] = [limit, *(self.params.get("setup") or [])]
 
-        def setup(self, *, config: Any, **others: Any) -> None:
-            """Raises UserError where jobs follow from others, for which nobody would wait."""
-            super().setup(config=config, **others)
-            follow = config.hydra.sweeper.get("n_trials") or config.hydra.sweeper.get("max_batch_size")
-            must = "true where jobs follow from the ends of others (Optuna, hydra.sweeper.max_batch_size)"
-            require(self.wait or not follow, "hydra.launcher.wait", must, False)
-
         def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
             """Raises UserError where the jobs ask for different numbers, or SLURM does not take them."""
             from submitit.slurm import slurm
 
             assert self.hydra_context and self.config
+            follow = self.config.hydra.sweeper.get("n_trials") or self.config.hydra.sweeper.get("max_batch_size")
+            must = "true where jobs follow from the ends of others (Optuna, hydra.sweeper.max_batch_size)"
+            require(self.wait or not follow, "hydra.launcher.wait", must, False)
             load = self.hydra_context.config_loader.load_sweep_config
             cfgs = [load(self.config, list(overrides)) for overrides in job_overrides]
             size, *others = [numbers(cfg.trainer) for cfg in cfgs]

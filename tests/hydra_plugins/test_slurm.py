@@ -152,7 +152,10 @@ def test_tasks_that_nobody_started_are_started(slurm, sbatch, tmp_path):
     out.unlink()
     _, out = sbatch("--nodes=2", "--ntasks=2", keys=[*FAST, "trainer=ddp"], srun="")
     until(lambda: out.exists() and "status" in out.read_text())
-    assert "status 2" in out.read_text() and "has 2 nodes; type `srun python" in out.read_text()
+    assert (
+        "status 2" in out.read_text()
+        and "A run on 2 nodes (trainer.num_nodes, SLURM) needs a start on each: type `srun python" in out.read_text()
+    )
 
 
 def test_a_rank_of_srun_that_is_lost_is_named(slurm, sbatch, tmp_path):

@@ -72,6 +72,7 @@ def share(text: str) -> None:
     """Give the others a config as rank 0, or the status that they are to leave with; the first word counts."""
     if not SHARED:
         SHARED.append(None)  # after a signal, or where nobody comes, not a second time
+        print(f"waiting for {os.environ['WORLD_SIZE']} ranks, which srun or torchrun must start", file=sys.stderr)
         SHARED[0] = store()
         SHARED[0].set("config", text)
 
@@ -84,21 +85,18 @@ def awaited() -> Iterator[None]:
     finally:
         if ranks.outside():
             left = sys.exc_info()[1]
-            code = getattr(left, "code", getattr(left, "status", 1))
-            share("0" if left is None else str(code or 0))
+            code = getattr(left, "code", getattr(left, "status", 1)) if left else 0
+            share(str(code or 0))
 
 
 def store() -> Any:
     """What all ranks share before there is a process group; UserError where they do not come."""
     from torch.distributed import PrefixStore, rendezvous
 
-    world = os.environ["WORLD_SIZE"]
-    if not follows():
-        print(f"waiting for {world} ranks, which srun or torchrun must start", file=sys.stderr)
     try:
         return PrefixStore("leyden", hearing(lambda: next(iter(rendezvous("env://", timeout=WAIT)))[0]))
     except Exception as error:  # of sockets, of torch, of the time
-        raise UserError(f"The {world} ranks did not meet ({error}); start them by srun or torchrun.") from error
+        raise UserError(f"The ranks did not meet ({error}); start all of them by srun or torchrun.") from error
 
 
 def hearing(wait: Callable[[], Any]) -> Any:

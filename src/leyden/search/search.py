@@ -10,8 +10,9 @@ from hydra.core.override_parser.types import Override
 
 from leyden import UserError, said
 from leyden.files import lock, read_json, write_json
+from leyden.launch import sweeps
 from leyden.run import paths
-from leyden.run.run import DONE, Run, Status, alive, this_process
+from leyden.run.run import Run, Status, alive, this_process
 from leyden.run.study import build, live, optuna, repair_journal, store
 
 
@@ -45,8 +46,8 @@ def space(override: Override, usual: Any) -> Any:
 class Search:
     """Proposes values, and tells the study what came of them; any number of processes may do so at once.
 
-    A trial has the number of its job. One whose job was stopped stays open, and is proposed again. Each proposal has a
-    seed of its own, so that a search that was stopped goes on as one that was not.
+    A trial has the number of its job. One that was stopped or lost stays open, and is proposed again. Each proposal
+    has a seed of its own, so that a search that was stopped goes on as one that was not.
 
     `spaces`: key -> distribution; `retry`: propose failed trials again, too; `settings`: those of
     conf/hydra/sweeper/optuna.yaml.
@@ -134,5 +135,5 @@ class Search:
                 job, value = self.job(trial), self.job(trial).objective
                 if job.status == Status.FINISHED and value is not None and math.isfinite(value):
                     self.end(trial, value)
-                elif job.status in (*DONE, Status.FAILED):
+                elif not sweeps.is_left(job.directory, False):
                     self.end(trial, state="PRUNED" if job.status == Status.PRUNED else "FAIL")

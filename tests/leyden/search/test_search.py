@@ -8,6 +8,7 @@ import pytest
 
 from leyden import UserError
 from leyden.files import write_json
+from leyden.launch import sweeps
 from leyden.run import paths
 from leyden.search import search
 from searches import NONE, TPE, end, space, started
@@ -103,6 +104,17 @@ def test_failed_trials_are_tried_again_when_asked_for(tmp_path):
     assert [trial.state.name for trial in again.trials()] == ["COMPLETE", "FAIL", "FAIL"]
     more = started(tmp_path / "s", 4, retry=True)
     assert list(more.propose(3)) == [2, 3]
+
+
+def test_a_trial_that_slurm_lost_is_tried_again_without_being_asked_for(tmp_path, monkeypatch):
+    found = started(tmp_path / "s", 2)
+    jobs = found.propose(2)
+    end(tmp_path / "s", 0, "failed", None, f"{sweeps.LOST} OUT_OF_MEMORY of its job 7_0")
+    end(tmp_path / "s", 1, "failed", None, "RuntimeError: boom")
+    found.settle()
+    assert not found.propose(2)  # not by the same process
+    monkeypatch.setattr(search, "alive", lambda record: False)
+    assert started(tmp_path / "s", 2).propose(2) == {0: jobs[0]}
 
 
 TWO = """

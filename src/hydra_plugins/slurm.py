@@ -56,11 +56,10 @@ with contextlib.suppress(ImportError):  # Hydra imports this at each start; hydr
 
             assert self.hydra_context and self.config
             follow = self.config.hydra.sweeper.get("n_trials") or self.config.hydra.sweeper.get("max_batch_size")
-            must = "true where jobs follow from the ends of others (Optuna, hydra.sweeper.max_batch_size)"
-            require(self.wait or not follow, "hydra.launcher.wait", must, False)
+            require(self.wait or not follow, "hydra.launcher.wait", "true, as jobs follow from others' ends", False)
             load = self.hydra_context.config_loader.load_sweep_config
             cfgs = [load(self.config, list(overrides)) for overrides in job_overrides]
-            size, *others = [numbers(cfg.trainer) for cfg in cfgs]
+            size, *others = [size_of(cfg.trainer) for cfg in cfgs]
             for other in others:
                 require(other == size, "trainer", f"the same in all jobs of an array ({size})", other)
             names: Any = slurm.SlurmExecutor._equivalence_dict()
@@ -102,8 +101,8 @@ with contextlib.suppress(ImportError):  # Hydra imports this at each start; hydr
                 raise UserError(f"SLURM does not take the jobs: {what}; {do}.") from error
 
 
-def numbers(trainer: Any) -> dict[str, int]:
-    """What to ask SLURM for."""
+def size_of(trainer: Any) -> dict[str, int]:
+    """What a job asks SLURM for: a task for each device."""
     require(str(trainer.devices).isdecimal(), "trainer.devices", "a number under SLURM", trainer.devices)
     devices = int(trainer.devices)
     gpus = 0 if trainer.accelerator == "cpu" else devices
@@ -117,9 +116,9 @@ def watch(waiting: dict[Any, Path]) -> None:
     """
     over: dict[Any, list[str]] = {}  # at the last look: SLURM's number and state
     told, array = set(USUAL), next(iter(waiting)).job_id.partition("_")[0]
+    command = ["squeue", "-rht", "all", "-o", "%i|%A|%T|%r", "-j", array]
     while waiting:
         time.sleep(POLL)
-        command = ["squeue", "-rht", "all", "-o", "%i|%A|%T|%r", "-j", array]
         asked = subprocess.run(command, capture_output=True, text=True)
         if asked.returncode and "Invalid job id" not in asked.stderr:  # which it says of what is long over
             continue

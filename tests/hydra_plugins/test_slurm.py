@@ -59,7 +59,7 @@ def sbatch(slurm, tmp_path):
 
 def trains(run: Run) -> bool:
     """Whether it is in its first epoch."""
-    return run.config_file.is_file() and run.status == Status.RUNNING
+    return "world_size" in run.record and run.status == Status.RUNNING
 
 
 def runs(folder: Path) -> list[Run]:

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from functools import partial
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
@@ -114,7 +113,7 @@ def lead(function: Callable[[DictConfig], Any], cfg: DictConfig) -> Any:
 def join(function: Callable[[DictConfig], Any]) -> Any:
     """Run the function on rank 0's config, as another rank; leave as rank 0 did where it has none."""
     SHARED.append(store())
-    text = hearing(partial(SHARED[0].get, "config")).decode()
+    text = hearing(lambda: SHARED[0].get("config")).decode()
     if text.isdecimal():
         sys.exit(int(text))
     cfg: Any = OmegaConf.create(text)

@@ -3,7 +3,6 @@
 import faulthandler
 import inspect
 import json
-import math
 import os
 import re
 import shutil
@@ -95,7 +94,7 @@ class Rank(subprocess.Popen):
             os.killpg(self.pid, signal.SIGKILL)
 
     def left(self) -> dict[str, Any]:
-        """What it left: a value, the mistake of a UserError and its status, or an error and its time; or nothing."""
+        """What it left: its status with a value, the mistake of a UserError, or an error and its time; or nothing."""
         return json.loads(self.file.read_text("utf-8") or "{}") if self.file.exists() else {}
 
     def fate(self) -> str:
@@ -118,7 +117,7 @@ def start(script: str, cfg: DictConfig, run_dir: Path, processes: int) -> Any:
 
     Raises UserError where a rank did, SystemExit(128 + signal) after a signal, RankError for any other bad end.
     """
-    run_dir = Path(run_dir).absolute()
+    run_dir = run_dir.absolute()
     private = run_dir / ".ranks"
     shutil.rmtree(private, ignore_errors=True)  # of a job that was killed
     private.mkdir(parents=True)
@@ -134,9 +133,8 @@ def start(script: str, cfg: DictConfig, run_dir: Path, processes: int) -> Any:
             if sys.platform != "linux":  # where a second socket may not have it
                 reserved.close()
             # torchrun's variables; the run id makes Lightning read them also inside a SLURM job
-            words = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": f"leyden-{port}"}
-            words |= {"WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes, "GROUP_RANK": 0}
-            words["LEYDEN_RANK_DIR"] = private
+            words = {"WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes, "GROUP_RANK": 0, "MASTER_PORT": port}
+            words |= {"MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_RUN_ID": f"leyden-{port}", "LEYDEN_RANK_DIR": private}
             env = os.environ | {name: str(word) for name, word in words.items()}
             for number in range(processes):
                 ranks.append(Rank(number, script, env, run_dir))
@@ -155,8 +153,8 @@ def start(script: str, cfg: DictConfig, run_dir: Path, processes: int) -> Any:
 
 
 def wait(ranks: list[Rank], received: list[int], lag: float) -> Rank | None:
-    """Wait until all are gone, pass a signal on, kill those that do not follow; returns the first that went wrong."""
-    running, culprit, deadline, passed = list(ranks), None, math.inf, False
+    """Wait until all are gone, pass a signal on, kill who does not follow; returns the first that went wrong."""
+    running, culprit, deadline, passed = list(ranks), None, float("inf"), False
     while running:
         time.sleep(0.05)
         for rank in [rank for rank in running if rank.poll() is not None]:
@@ -192,7 +190,7 @@ def outcome(ranks: list[Rank], culprit: Rank | None, received: list[int]) -> Any
     if not culprit:
         return ranks[0].left()["value"]
     if "error" in culprit.left():  # the first to leave need not be the first that failed
-        culprit = min(ranks, key=lambda rank: rank.left().get("time", math.inf))
+        culprit = min(ranks, key=lambda rank: rank.left().get("time", float("inf")))
     raise RankError(culprit.fate())
 
 
@@ -220,16 +218,16 @@ def enter(function: Callable[[DictConfig], Any]) -> NoReturn:
         cfg.trainer.devices = int(os.environ["WORLD_SIZE"])
     listen()
     try:
-        left, status = {"value": function(cfg)}, 0
+        left = {"status": 0, "value": function(cfg)}
     except UserError as mistake:
-        left, status = {"mistake": str(mistake), "status": mistake.status}, mistake.status
+        left = {"status": mistake.status, "mistake": str(mistake)}
     except Exception:
-        left, status = {"error": traceback.format_exc(), "time": time.time()}, 1
+        left = {"status": 1, "error": traceback.format_exc(), "time": time.time()}
         print(left["error"], file=sys.stderr)
     (private / f"{os.environ['RANK']}.json").write_text(json.dumps(left, default=float), "utf-8")
     distributed = sys.modules.get("torch.distributed")
-    if status:  # a process group in the middle of a collective may never end
+    if left["status"]:  # a process group in the middle of a collective may never end
         faulthandler.dump_traceback_later(5, exit=True)
     elif distributed and distributed.is_available() and distributed.is_initialized():
         distributed.destroy_process_group()
-    sys.exit(status)
+    sys.exit(left["status"])

@@ -51,6 +51,7 @@ ALLOWED = {
     "leyden.debug": {"leyden.data", "leyden.tasks"},
     "leyden.run": {"leyden.resume", "leyden.debug", "leyden.data", "leyden.tasks", "leyden.ops"},
     "leyden.launch": {"leyden.run"},
+    "leyden.search": {"leyden.launch", "leyden.run"},
     "leyden.report": {"leyden.run"},
     "leyden.deploy": {"leyden.run", "leyden.resume", "leyden.data", "leyden.tasks"},
 }

@@ -17,9 +17,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from leyden import Failed, UserError, require
 from leyden.launch import cluster, sweeps
-from leyden.run import paths, study
+from leyden.run import paths
 from leyden.run.keys import direction
 from leyden.run.run import DONE, Status
+from leyden.search import search
 
 SHOWN = 20  # rows of the table at a sweep's end
 
@@ -54,7 +55,7 @@ class Grid(Sweeper):
 
     def carry_out(self, swept: dict[str, Override], fixed: list[str]) -> None:
         """Give each combination its number, and run those that are left."""
-        choices = [[f"{key}={value}" for value in study.values_of(override)] for key, override in swept.items()]
+        choices = [[f"{key}={value}" for value in search.values_of(override)] for key, override in swept.items()]
         jobs = sweeps.numbered(self.directory, [[*fixed, *job] for job in itertools.product(*choices)])
         left = [number for number in jobs if sweeps.is_left(self.directory / str(number), self.retry)]
         if len(left) < len(jobs):
@@ -105,8 +106,8 @@ class Optuna(Grid):
         wanted = str(self.direction or {"min": "minimize", "max": "maximize"}.get(str(mode)))
         unsure = f"minimize or maximize, as {cfg.objective} does not say which is better"
         require(wanted in ("minimize", "maximize"), "hydra.sweeper.direction", unsure, wanted)
-        spaces = {key: study.space(each, OmegaConf.select(cfg, each.key_or_group)) for key, each in swept.items()}
-        found = study.Search(self.directory, spaces, wanted, self.retry, **self.study)
+        spaces = {key: search.space(each, OmegaConf.select(cfg, each.key_or_group)) for key, each in swept.items()}
+        found = search.Search(self.directory, spaces, wanted, self.retry, **self.study)
         at_once = cluster.at_once({"n_jobs": self.n_jobs}, self.study["n_trials"])
         while jobs := found.propose(at_once):
             self.launch({number: [*fixed, *values] for number, values in jobs.items()})

@@ -59,7 +59,7 @@ def sbatch(slurm, tmp_path):
 
 def trains(run: Run) -> bool:
     """Whether it is in its first epoch."""
-    return run.config_file.is_file() and run.status == Status.RUNNING
+    return "world_size" in run.record and run.status == Status.RUNNING
 
 
 def runs(folder: Path) -> list[Run]:
@@ -135,6 +135,19 @@ def test_what_sbatch_refuses_is_a_sentence_and_leaves_nothing(command, tmp_path)
     assert not list(tmp_path.rglob("*.json")) and not list((tmp_path / "sweep").glob("*"))
 
 
+def test_why_jobs_are_kept_waiting_is_said_once(slurm, tmp_path):
+    said(slurm, "scontrol", "update", "partition=main", "state=down")
+    line = [sys.executable, TRAIN, "-m", "seed=1,2", *JOBS, *FAST, f"log_dir='{tmp_path}'"]
+    try:
+        with subprocess.Popen(line, env=slurm, stdout=subprocess.PIPE, text=True) as sweep:
+            words = iter(sweep.stdout.readline, "SLURM keeps jobs waiting: PartitionDown\n")
+            assert len(list(words)) == 1  # the numbers of the jobs
+            said(slurm, "scontrol", "update", "partition=main", "state=up")
+            assert "2 finished" in sweep.communicate(timeout=200)[0]
+    finally:
+        said(slurm, "scontrol", "update", "partition=main", "state=up")
+
+
 def test_who_does_not_wait_is_told_the_jobs_and_the_table(command, tmp_path):
     status, shown, _ = command("-m", "seed=1,2", *JOBS, *FAST, "hydra.launcher.wait=false")
     assert status == 0 and re.search(r"2 jobs, from \d+_0 to \d+_1\n", shown), shown
@@ -152,7 +165,10 @@ def test_tasks_that_nobody_started_are_started(slurm, sbatch, tmp_path):
     out.unlink()
     _, out = sbatch("--nodes=2", "--ntasks=2", keys=[*FAST, "trainer=ddp"], srun="")
     until(lambda: out.exists() and "status" in out.read_text())
-    assert "status 2" in out.read_text() and "has 2 nodes; type `srun python" in out.read_text()
+    assert (
+        "status 2" in out.read_text()
+        and "A run on 2 nodes (trainer.num_nodes, SLURM) needs a start on each: type `srun python" in out.read_text()
+    )
 
 
 def test_a_rank_of_srun_that_is_lost_is_named(slurm, sbatch, tmp_path):

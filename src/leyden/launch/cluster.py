@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from functools import partial
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
@@ -17,12 +16,13 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from leyden import UserError, require, said
-from leyden.files import lock
+from leyden.files import lock, read_json
 from leyden.launch import ranks
-from leyden.run.run import Run, Status, slurm_job
+from leyden.run.run import Run, Status, started_again
 
 WAIT = timedelta(minutes=10)  # that the ranks wait for each other
 SILENCE = 5  # seconds without a sign of life, after which a rank is lost
+GONE = "was lost; SLURM or its own output says why"
 SHARED: list[Any] = []  # the store, which ends when rank 0 lets go of it
 HELD: list[Any] = []  # the lock of this process's GPU, until it ends
 
@@ -35,32 +35,28 @@ def translate() -> None:
 
     A batch script is no step: nobody has started its tasks.
     """
-    os.environ.pop("SLURM_NTASKS", None)  # then Lightning leaves SLURM alone, its own way to requeue a job with it
-    slurm = {name[6:]: value for name, value in os.environ.items() if name.startswith("SLURM_")}
-    tasks = int(slurm.get("STEP_NUM_TASKS") or 1)
-    if tasks == 1 or "RANK" in os.environ or ranks.entered():
+    env = os.environ
+    env.pop("SLURM_NTASKS", None)  # then Lightning leaves SLURM alone, its own way to requeue a job with it
+    tasks = int(env.get("SLURM_STEP_NUM_TASKS") or 1)
+    if tasks == 1 or "RANK" in env or ranks.entered():
         return
-    nodes, number = slurm["STEP_NODELIST"], int(slurm["STEP_NUM_NODES"])
-    each = tasks // number
-    require(each * number == tasks, "--ntasks", f"as many on each of the {number} nodes", tasks)
-    words = {"RANK": slurm["PROCID"], "WORLD_SIZE": tasks, "LOCAL_RANK": slurm["LOCALID"], "LOCAL_WORLD_SIZE": each}
-    words |= {"GROUP_RANK": slurm["NODEID"], "TORCHELASTIC_RUN_ID": slurm["JOB_ID"]}
-    words["MASTER_ADDR"] = re.sub(r"\[(\d+).*", r"\1", nodes).split(",")[0]  # of a list such as node[01-04,7],gpu2
-    words["MASTER_PORT"] = 15_000 + int(slurm["JOB_ID"]) % 10_000
-    for name, word in words.items():
-        os.environ.setdefault(name, str(word))
+    nodes, job = int(env["SLURM_STEP_NUM_NODES"]), env["SLURM_JOB_ID"]
+    require(tasks % nodes == 0, "--ntasks", f"as many on each of the {nodes} nodes", tasks)
+    for name, old in (("RANK", "PROCID"), ("LOCAL_RANK", "LOCALID"), ("GROUP_RANK", "NODEID")):
+        env[name] = env[f"SLURM_{old}"]
+    env.update(WORLD_SIZE=str(tasks), LOCAL_WORLD_SIZE=str(tasks // nodes), TORCHELASTIC_RUN_ID=job)
+    first = re.sub(r"\[(\d+).*", r"\1", env["SLURM_STEP_NODELIST"]).split(",")[0]  # such as node[01-04,7],gpu2
+    env.setdefault("MASTER_ADDR", first)
+    env.setdefault("MASTER_PORT", str(15_000 + int(job) % 10_000))
 
 
-def rank() -> int:
-    return int(os.environ.get("RANK", 0))
+def follows() -> bool:
+    """Whether this process does as another one does, which is rank 0."""
+    return ranks.outside() and os.environ["RANK"] != "0"
 
 
 def fit(trainer: DictConfig) -> None:
-    """Set the trainer's processes to those that were started.
-
-    Raises:
-        UserError: the config asks for other numbers.
-    """
+    """Set the trainer's processes to those that were started; UserError where it asks for other numbers."""
     world = int(os.environ["WORLD_SIZE"])
     here = int(os.environ.get("LOCAL_WORLD_SIZE", world))
     for key, number in (("devices", here), ("num_nodes", world // here)):
@@ -75,6 +71,7 @@ def share(text: str) -> None:
     """Give the others a config as rank 0, or the status that they are to leave with; the first word counts."""
     if not SHARED:
         SHARED.append(None)  # after a signal, or where nobody comes, not a second time
+        print(f"waiting for {os.environ['WORLD_SIZE']} ranks, which srun or torchrun must start", file=sys.stderr)
         SHARED[0] = store()
         SHARED[0].set("config", text)
 
@@ -87,25 +84,18 @@ def awaited() -> Iterator[None]:
     finally:
         if ranks.outside():
             left = sys.exc_info()[1]
-            code = getattr(left, "code", getattr(left, "status", 1))
-            share("0" if left is None else str(code or 0))
+            code = getattr(left, "code", getattr(left, "status", 1)) if left else 0
+            share(str(code or 0))
 
 
 def store() -> Any:
-    """What all ranks share before there is a process group.
-
-    Raises:
-        UserError: they do not come.
-    """
+    """What all ranks share before there is a process group; UserError where they do not come."""
     from torch.distributed import PrefixStore, rendezvous
 
-    world = os.environ["WORLD_SIZE"]
-    if rank() == 0:
-        print(f"waiting for {world} ranks, which srun or torchrun must start", file=sys.stderr)
     try:
         return PrefixStore("leyden", hearing(lambda: next(iter(rendezvous("env://", timeout=WAIT)))[0]))
     except Exception as error:  # of sockets, of torch, of the time
-        raise UserError(f"The {world} ranks did not meet ({error}); start them by srun or torchrun.") from error
+        raise UserError(f"The ranks did not meet ({error}); start all of them by srun or torchrun.") from error
 
 
 def hearing(wait: Callable[[], Any]) -> Any:
@@ -117,17 +107,13 @@ def lead(function: Callable[[DictConfig], Any], cfg: DictConfig) -> Any:
     """Run the function as rank 0, on a config that the other ranks get, too."""
     fit(cfg.trainer)
     share(OmegaConf.to_yaml(cfg))
-    try:
-        return together(function, cfg)
-    except ranks.RankError as error:
-        Run(cfg.run_dir).end(Status.FAILED, str(error))
-        raise
+    return together(function, cfg)
 
 
 def join(function: Callable[[DictConfig], Any]) -> Any:
     """Run the function on rank 0's config, as another rank; leave as rank 0 did where it has none."""
     SHARED.append(store())
-    text = hearing(partial(SHARED[0].get, "config")).decode()
+    text = hearing(lambda: SHARED[0].get("config")).decode()
     if text.isdecimal():
         sys.exit(int(text))
     cfg: Any = OmegaConf.create(text)
@@ -137,57 +123,56 @@ def join(function: Callable[[DictConfig], Any]) -> Any:
 
 def together(function: Callable[[DictConfig], Any], cfg: DictConfig) -> Any:
     """Run the function in one of several ranks; RankError where another one has failed, or is gone."""
-    world, ended = int(os.environ["WORLD_SIZE"]), threading.Event()
+    alive, ended = f"alive {os.environ['RANK']}", threading.Event()
     if cfg.trainer.devices > 1 and ranks.gpus(cfg.trainer.accelerator) == 1:  # each sees its own, as number 0
         os.environ.update(LOCAL_RANK="0", GROUP_RANK=os.environ["RANK"])
-        cfg.trainer.update(devices=1, num_nodes=world)
-    SHARED[0].set(f"alive {rank()}", "")
-    threading.Thread(target=show_life, args=[ended], daemon=True).start()
+        cfg.trainer.update(devices=1, num_nodes=int(os.environ["WORLD_SIZE"]))
+    SHARED[0].set(alive, "")
+    threading.Thread(target=show_life, args=[alive, ended], daemon=True).start()
     try:
         return function(cfg)
     except Exception as error:
-        if why := other_failure(error, world):
-            raise ranks.RankError(why) from None  # what the collectives say of it is in train.log
-        raise
+        if not (why := other_failure(error)):
+            raise
+        if not follows():
+            Run(cfg.run_dir).end(Status.FAILED, why)
+        raise ranks.RankError(why) from None  # what the collectives say of it is in train.log
     finally:
         ended.set()
 
 
-def show_life(ended: threading.Event) -> None:
+def show_life(alive: str, ended: threading.Event) -> None:
     """Let the others see that this process lives."""
     with suppress(RuntimeError):  # rank 0 is gone
         while not ended.wait(1):
-            SHARED[0].set(f"alive {rank()}", str(time.time()))
+            SHARED[0].set(alive, str(time.time()))
 
 
-def other_failure(error: Exception, world: int) -> str:
+def other_failure(error: Exception) -> str:
     """How another rank failed, which ends the collectives of all; empty where this one is the first to fail."""
-    everyone = [f"alive {number}" for number in range(world)]
+    numbers = range(int(os.environ["WORLD_SIZE"]))
+    everyone = [f"alive {number}" for number in numbers]
     try:
         if SHARED[0].check(["failure"]):
             return SHARED[0].get("failure").decode()
         before = SHARED[0].multi_get(everyone)
         time.sleep(SILENCE)
-        pairs = enumerate(zip(before, SHARED[0].multi_get(everyone), strict=True))
-        lost = ", ".join(str(number) for number, (then, now) in pairs if then == now)
-        why = f"rank {lost} was lost; SLURM or its own output says why" if lost else ""
-        SHARED[0].set("failure", why or f"rank {rank()} failed: {said(error)}")
+        after = SHARED[0].multi_get(everyone)
+        lost = ", ".join(str(number) for number in numbers if before[number] == after[number])
+        why = f"rank {lost} {GONE}" if lost else ""
+        SHARED[0].set("failure", why or f"rank {os.environ['RANK']} failed: {said(error)}")
         return why
     except RuntimeError:  # the store has gone with its rank
-        return "rank 0 was lost; SLURM or its own output says why"
+        return f"rank 0 {GONE}"
 
 
-def requeued(folder: Path, read: Callable[[Path], dict[str, Any]]) -> Path | None:
-    """The directory in a folder that the same command made in this job of SLURM, before SLURM started the job again.
-
-    `read` gives what a directory says of its command and its job.
-    """
-    job = slurm_job()
-    for path in sorted(folder.glob("*/"), reverse=True) if job and job["restarts"] else []:
-        then = read(path)
-        same = then.get("command") == os.environ.get("LEYDEN_COMMAND")
-        if job and same and isinstance(then.get("slurm"), dict) and then["slurm"].get("job") == job["job"]:
-            print(f"SLURM has started job {job['job']} again (restart {job['restarts']})")
+def requeued(folder: Path) -> Path | None:
+    """The directory in a folder that this command made in this job of SLURM, before SLURM started the job again."""
+    restart = os.environ.get("SLURM_RESTART_COUNT")
+    for path in sorted(folder.glob("*/"), reverse=True) if restart else []:
+        then = Run(path).record or read_json(path / "sweep.json")
+        if then.get("command") == os.environ.get("LEYDEN_COMMAND") and started_again(then):
+            print(f"SLURM has started job {os.environ['SLURM_JOB_ID']} again (restart {restart})")
             return path
     return None
 
@@ -198,10 +183,11 @@ def requeued(folder: Path, read: Callable[[Path], dict[str, Any]]) -> Path | Non
 def at_once(launcher: Any, jobs: int) -> int:
     """Jobs that a launcher runs at a time on this machine."""
     many = launcher.get("n_jobs")  # of joblib
-    if many is not None:
-        cores = os.cpu_count() or 1
-        return max(1, min(jobs, many if many > 0 else cores + 1 + many))
-    return jobs if str(launcher.get("_target_")).endswith("LocalLauncher") else 1
+    if many is None:
+        return jobs if str(launcher.get("_target_")).endswith("LocalLauncher") else 1
+    if many < 0:
+        many += 1 + (os.cpu_count() or 1)
+    return max(1, min(jobs, many))
 
 
 def take_gpu(trainer: DictConfig) -> None:
@@ -210,12 +196,10 @@ def take_gpu(trainer: DictConfig) -> None:
         return
     count = ranks.gpus(trainer.accelerator)
     names = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(count)))).split(",")
-    for name in names if count > 1 else ():
+    for name in names if count > 1 else []:
         held = lock(Path(tempfile.gettempdir(), f"leyden-gpu-{name}.lock"))
-        try:
+        with suppress(OSError):  # another job, or another user, has it
             held.acquire(blocking=False)
-        except OSError:  # another job, or another user, has it
-            continue
-        HELD.append(held)
-        os.environ["CUDA_VISIBLE_DEVICES"] = name
-        return
+            HELD.append(held)
+            os.environ["CUDA_VISIBLE_DEVICES"] = name
+            return

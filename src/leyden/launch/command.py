@@ -47,7 +47,7 @@ def launch(function: Function, config: str) -> None:
         if ranks.outside() and not {"-m", "--multirun"}.isdisjoint(sys.argv):
             raise UserError("torchrun and srun start one run; type python in their place, or -m hydra/launcher=slurm.")
         try:
-            if ranks.outside() and cluster.rank() > 0:
+            if cluster.follows():
                 cluster.join(function)
             elif not {"--help", "-h"}.isdisjoint(sys.argv):
                 print(show_help(config, paths.CONF))
@@ -125,7 +125,7 @@ def start_job(function: Function, script: str, cfg: DictConfig) -> Any:
     cluster.translate()
     if os.environ.get("SUBMITIT_EXECUTOR") == "slurm":  # whose handlers would requeue before anything is saved
         ranks.listen()
-    if ranks.outside() and cluster.rank() > 0:
+    if cluster.follows():
         return cluster.join(function)
     directory = Path(HydraConfig.get().runtime.output_dir)
     return sweeps.attempt(directory, cfg, partial(carry_out, function, script, directory))

@@ -9,7 +9,6 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from leyden import UserError, require
-from leyden.files import read_json
 from leyden.launch import cluster, overrides, ranks, sweeps
 from leyden.launch.keys import elsewhere
 from leyden.launch.line import Line, name_of, split, value_of
@@ -59,7 +58,7 @@ def plan(argv: list[str], config: str) -> Start:
     asked = {name: value for name, value in line.take(*ASKED.get(config, ())).items() if value not in ("", "null")}
     if config == "train" and len(asked) > 1:
         raise UserError(f"{' and '.join(f'{name}=' for name in asked)} exclude each other; take one of them out.")
-    again = cluster.requeued(logs / "sweep", lambda path: read_json(path / "sweep.json"))
+    again = cluster.requeued(logs / "sweep")
     if again and line.multirun and not asked:
         asked["sweep"] = str(again)
     sweep = sweeps.go_on(line, asked["sweep"], logs) if "sweep" in asked else None
@@ -76,7 +75,7 @@ def plan(argv: list[str], config: str) -> Start:
         return going_on(line, run, found, asked["resume"], is_longer(line))
     name = str(tree.name) if config == "train" and tree.name is not None else None
     require(not name or bool(re.fullmatch(NAME, name)), "name", "letters, digits, . + - _ or @, and not latest", name)
-    before = folder / config / name if name else cluster.requeued(folder / config, lambda path: Run(path).record)
+    before = folder / config / name if name else cluster.requeued(folder / config)
     if before and before.exists():
         return go_on_with_name(line, Run(before), found)
     return Start("run", line, found, paths.create(folder / config, name), True)

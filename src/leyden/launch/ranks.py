@@ -45,9 +45,9 @@ def count(trainer: DictConfig) -> int:
     here, of_slurm = number or gpus(trainer.accelerator) or several, int(os.environ.get("SLURM_NNODES") or 1)
     nodes = max(trainer.num_nodes, of_slurm if here > 1 else 1)
     if nodes > 1 and not outside():
-        start = f"torchrun --nnodes={nodes} --nproc-per-node={number or 'auto'} --rdzv-backend=c10d"
-        start = "srun python" if of_slurm > 1 else f"{start} --rdzv-endpoint=<first machine>:29500"
-        typed = " ".join([start, *sys.orig_argv[1:]])
+        each = f"--nnodes={nodes} --nproc-per-node={number or 'auto'}"
+        torchrun = f"torchrun {each} --rdzv-backend=c10d --rdzv-endpoint=<first machine>:29500"
+        typed = " ".join(["srun python" if of_slurm > 1 else torchrun, *sys.orig_argv[1:]])
         raise UserError(f"A run on {nodes} nodes (trainer.num_nodes, SLURM) needs a start on each: type `{typed}`.")
     return here
 
@@ -79,15 +79,14 @@ def outside() -> bool:
 
 
 class Rank(subprocess.Popen):
-    """A rank as the job process sees it: in a session of its own, holding a pipe that ends with the job."""
+    """A rank as the job process sees it: in a session of its own, with an input that ends with the job."""
 
-    def __init__(self, number: int, script: str, env: dict[str, str], private: Path, lifeline: int):
-        self.number, self.file = number, private / f"{number}.json"
-        self.log = private.parent / (f"rank{number}.log" if number else "train.log")
-        env = env | {"RANK": str(number), "LOCAL_RANK": str(number), "LEYDEN_RANK_PIPE": str(lifeline)}
-        pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "pass_fds": [lifeline], "start_new_session": True}
+    def __init__(self, number: int, script: str, env: dict[str, str], run_dir: Path):
+        self.number, self.file = number, run_dir / ".ranks" / f"{number}.json"
+        self.log = run_dir / (f"rank{number}.log" if number else "train.log")
+        command, env = [sys.executable, "-u", script], env | {"RANK": str(number), "LOCAL_RANK": str(number)}
         with self.log.open("wb") if number else nullcontext() as out:
-            super().__init__([sys.executable, "-u", script], env=env, stdout=out, stderr=out, **pipes)
+            super().__init__(command, stdin=subprocess.PIPE, stdout=out, stderr=out, env=env, start_new_session=True)
 
     def kill(self) -> None:
         """Kill it and the workers that it started."""
@@ -95,17 +94,17 @@ class Rank(subprocess.Popen):
             os.killpg(self.pid, signal.SIGKILL)
 
     def left(self) -> dict[str, Any]:
-        """What it left: its value, or a mistake (the sentence of a UserError), or an error and its time, or nothing."""
+        """What it left: its status with a value, the mistake of a UserError, or an error and its time; or nothing."""
         return json.loads(self.file.read_text("utf-8") or "{}") if self.file.exists() else {}
 
     def fate(self) -> str:
         """How it ended, and the last lines of its error."""
-        error = self.left().get("error")
+        error = self.left().get("error", "")
         status = 1 if error else self.returncode  # it may have been killed while it was leaving
         how = f"left with status {status}" + " before the end" * (status == 0)
         if status < 0:
             how = f"was ended by signal {-status} ({signal.strsignal(-status)}); see {self.log}"
-        return "\n".join([f"rank {self.number} {how}", *(error or "").splitlines()[-20:]])
+        return "\n".join([f"rank {self.number} {how}", *error.splitlines()[-20:]])
 
 
 def script(function: Callable[[DictConfig], Any]) -> str:
@@ -118,14 +117,12 @@ def start(script: str, cfg: DictConfig, run_dir: Path, processes: int) -> Any:
 
     Raises UserError where a rank did, SystemExit(128 + signal) after a signal, RankError for any other bad end.
     """
-    private = Path(run_dir).absolute() / ".ranks"
+    run_dir = run_dir.absolute()
+    private = run_dir / ".ranks"
     shutil.rmtree(private, ignore_errors=True)  # of a job that was killed
     private.mkdir(parents=True)
-    cfg = cfg.copy()
-    if not re.search(r"[\[,]", str(cfg.trainer.devices)):  # a list of GPUs stays: it says which ones
-        OmegaConf.update(cfg, "trainer.devices", processes)
     OmegaConf.save(cfg, private / "config.yaml")
-    ranks, received, pipe = [], [], os.pipe()
+    ranks, received = [], []
     catch = SIGNALS if threading.current_thread() is threading.main_thread() else []  # others may not
     before = {number: signal.signal(number, lambda number, _: received.append(number)) for number in catch}
     try:
@@ -136,31 +133,30 @@ def start(script: str, cfg: DictConfig, run_dir: Path, processes: int) -> Any:
             if sys.platform != "linux":  # where a second socket may not have it
                 reserved.close()
             # torchrun's variables; the run id makes Lightning read them also inside a SLURM job
-            words = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": f"leyden-{port}"}
-            words |= {"WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes, "GROUP_RANK": 0, "GROUP_WORLD_SIZE": 1}
-            env = os.environ | {key: str(word) for key, word in words.items()} | {"LEYDEN_RANK_DIR": str(private)}
+            words = {"WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes, "GROUP_RANK": 0, "MASTER_PORT": port}
+            words |= {"MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_RUN_ID": f"leyden-{port}", "LEYDEN_RANK_DIR": private}
+            env = os.environ | {name: str(word) for name, word in words.items()}
             for number in range(processes):
-                ranks.append(Rank(number, script, env, private, pipe[0]))
+                ranks.append(Rank(number, script, env, run_dir))
             return outcome(ranks, wait(ranks, received, cfg.get("timeout") or LAG), received)
     finally:
         for rank in ranks:
             rank.kill()
-            rank.wait()
+            rank.communicate()
         refused = any("mistake" in rank.left() for rank in ranks)  # which its sentence says
         for rank in ranks[1:]:
             if refused or not rank.log.read_bytes().strip():
                 rank.log.unlink()
         for number, handler in before.items():
             signal.signal(number, handler or signal.SIG_DFL)
-        for end in pipe:
-            os.close(end)
         shutil.rmtree(private, ignore_errors=True)
 
 
 def wait(ranks: list[Rank], received: list[int], lag: float) -> Rank | None:
-    """Wait until all are gone, pass a signal on, kill those that do not follow; returns the first that went wrong."""
+    """Wait until all are gone, pass a signal on, kill who does not follow; returns the first that went wrong."""
     running, culprit, deadline, passed = list(ranks), None, float("inf"), False
     while running:
+        time.sleep(0.05)
         for rank in [rank for rank in running if rank.poll() is not None]:
             running.remove(rank)
             rank.kill()  # what is left of its workers
@@ -168,9 +164,9 @@ def wait(ranks: list[Rank], received: list[int], lag: float) -> Rank | None:
             culprit = culprit or (None if fine else rank)
             deadline = min(deadline, time.monotonic() + (lag if fine or rank.returncode - 128 in SIGNALS else GRACE))
         if received and not passed:
+            passed = True
             for rank in running:
                 rank.send_signal(received[0])
-            passed = True
             time.sleep(1)
             del received[1:]  # `timeout` signals a process and then its group: that is one signal
         late = time.monotonic() > deadline
@@ -180,7 +176,6 @@ def wait(ranks: list[Rank], received: list[int], lag: float) -> Rank | None:
         insisted = len(received) > 1 and received[0] in (signal.SIGTERM, signal.SIGINT)
         for rank in running if late or insisted else []:
             rank.kill()
-        time.sleep(0.05)
     return culprit
 
 
@@ -192,11 +187,11 @@ def outcome(ranks: list[Rank], culprit: Rank | None, received: list[int]) -> Any
     died = max(-culprit.returncode, culprit.returncode - 128) if culprit else 0  # of this signal, or obeyed it
     if (stop := received[0] if received else died) in SIGNALS:
         raise SystemExit(128 + stop)
-    if culprit and "error" in culprit.left():  # the first to leave need not be the first that failed
+    if not culprit:
+        return ranks[0].left()["value"]
+    if "error" in culprit.left():  # the first to leave need not be the first that failed
         culprit = min(ranks, key=lambda rank: rank.left().get("time", float("inf")))
-    if culprit:
-        raise RankError(culprit.fate())
-    return ranks[0].left()["value"]
+    raise RankError(culprit.fate())
 
 
 # a rank
@@ -209,27 +204,30 @@ def entered() -> bool:
 
 def enter(function: Callable[[DictConfig], Any]) -> NoReturn:
     """Be a rank: run function(cfg) on the stored config, leave a value or an error for the job process, exit."""
-    private, number = Path(os.environ["LEYDEN_RANK_DIR"]), os.environ["RANK"]
+    private, lifeline = Path(os.environ["LEYDEN_RANK_DIR"]), os.dup(0)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # what a run reads
 
     def watch() -> None:
-        os.read(int(os.environ["LEYDEN_RANK_PIPE"]), 1)  # until the job process, which holds the other end, is gone
+        os.read(lifeline, 1)  # until the job process, which holds the other end, is gone
         os.kill(0, signal.SIGKILL)  # 0: this rank's workers, too
 
     threading.Thread(target=watch, daemon=True).start()
     cfg: Any = OmegaConf.load(private / "config.yaml")
     OmegaConf.set_struct(cfg, True)  # as Hydra does
+    if not re.search(r"[\[,]", str(cfg.trainer.devices)):  # a list of GPUs stays: it says which ones
+        cfg.trainer.devices = int(os.environ["WORLD_SIZE"])
     listen()
     try:
-        left, status = {"value": function(cfg)}, 0
+        left = {"status": 0, "value": function(cfg)}
     except UserError as mistake:
-        left, status = {"mistake": str(mistake), "status": mistake.status}, mistake.status
+        left = {"status": mistake.status, "mistake": str(mistake)}
     except Exception:
-        left, status = {"error": traceback.format_exc(), "time": time.time()}, 1
+        left = {"status": 1, "error": traceback.format_exc(), "time": time.time()}
         print(left["error"], file=sys.stderr)
-    (private / f"{number}.json").write_text(json.dumps(left, default=float), "utf-8")
+    (private / f"{os.environ['RANK']}.json").write_text(json.dumps(left, default=float), "utf-8")
     distributed = sys.modules.get("torch.distributed")
-    if status:  # a process group in the middle of a collective may never end
+    if left["status"]:  # a process group in the middle of a collective may never end
         faulthandler.dump_traceback_later(5, exit=True)
     elif distributed and distributed.is_available() and distributed.is_initialized():
         distributed.destroy_process_group()
-    sys.exit(status)
+    sys.exit(left["status"])

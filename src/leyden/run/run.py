@@ -7,7 +7,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
@@ -139,16 +139,20 @@ def alive(record: dict[str, Any]) -> bool:
         return False
     if record.get("host") == socket.gethostname():
         return record.get("pid_born") == process_start_time(record.get("pid"))
-    then, here = record.get("slurm"), slurm_job() or {}
-    then = then if isinstance(then, dict) else {}
-    requeued = then.get("job") == here.get("job") and then.get("restarts", 0) < here.get("restarts", 0)
-    return not requeued and time.time() - instant(record.get("heartbeat")) < STALE_S
+    return not started_again(record) and time.time() - instant(record.get("heartbeat")) < STALE_S
 
 
 def slurm_job() -> dict[str, Any] | None:
     """The job of SLURM that this process is in, and how often it was requeued."""
     job = os.environ.get("SLURM_JOB_ID")
     return {"job": job, "restarts": int(os.environ.get("SLURM_RESTART_COUNT") or 0)} if job else None
+
+
+def started_again(record: dict[str, Any]) -> bool:
+    """Whether this process is in the job of SLURM that a record names, which was requeued since."""
+    then, here = record.get("slurm"), slurm_job()
+    same = here and isinstance(then, dict) and then.get("job") == here["job"]
+    return bool(same and then.get("restarts", 0) < here["restarts"])
 
 
 def slurm_requeue() -> bool:
@@ -159,11 +163,9 @@ def slurm_requeue() -> bool:
     task = os.environ.get("SLURM_ARRAY_TASK_ID")  # of an array; one task of it has the number of the whole as its own
     name = f"{os.environ['SLURM_ARRAY_JOB_ID']}_{task}" if task else job["job"]
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # which SLURM sends at once
-    try:
+    with suppress(OSError, subprocess.TimeoutExpired):  # no scontrol here, or no answer
         if subprocess.run(["scontrol", "requeue", name], capture_output=True, timeout=60).returncode == 0:
             return True
-    except (OSError, subprocess.TimeoutExpired):  # no scontrol here, or no answer
-        pass
     signal.signal(signal.SIGTERM, before)
     return False
 

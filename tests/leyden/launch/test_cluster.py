@@ -109,7 +109,7 @@ def test_the_first_rank_that_fails_is_named(rank_5, monkeypatch):
         raise ValueError("a bad number")
 
     monkeypatch.setattr(cluster.time, "sleep", live)
-    monkeypatch.setattr(cluster, "show_life", lambda ended: None)
+    monkeypatch.setattr(cluster, "show_life", lambda *_: None)
     dead = None
     with pytest.raises(ValueError, match="a bad number"):  # its own fault
         cluster.together(fail, cfg)
@@ -127,17 +127,14 @@ def test_a_job_that_slurm_starts_again_finds_what_it_had_made(tmp_path, monkeypa
     monkeypatch.setenv("LEYDEN_COMMAND", "python src/train.py seed=1")
     monkeypatch.setenv("SLURM_JOB_ID", "7")
 
-    def find():
-        return cluster.requeued(tmp_path, lambda path: Run(path).record)
-
     for name, job, seed in (("a", "7", 1), ("b", "7", 1), ("c", "7", 2), ("d", "8", 1)):
         (tmp_path / name).mkdir()
         Run(tmp_path / name).update(command=f"python src/train.py seed={seed}", slurm={"job": job, "restarts": 0})
-    assert find() is None  # its first start
+    assert cluster.requeued(tmp_path) is None  # its first start
     monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
-    assert find() == tmp_path / "b" and "job 7 again (restart 2)" in capsys.readouterr().out
+    assert cluster.requeued(tmp_path) == tmp_path / "b" and "job 7 again (restart 2)" in capsys.readouterr().out
     monkeypatch.delenv("SLURM_JOB_ID")
-    assert find() is None
+    assert cluster.requeued(tmp_path) is None
 
 
 @pytest.mark.slow

@@ -8,8 +8,10 @@ import pytest
 
 from leyden import UserError
 from leyden.files import write_json
-from leyden.run import paths, study
+from leyden.launch import sweeps
+from leyden.run import paths
 from leyden.run.run import Run
+from leyden.search import search
 from searches import NONE, TPE, end, space, started
 
 optuna = pytest.importorskip("optuna")
@@ -107,6 +109,22 @@ def test_failed_trials_are_tried_again_when_asked_for(tmp_path):
     assert list(more.propose(3)) == [2, 3]
 
 
+def test_a_trial_that_slurm_lost_is_tried_again_without_being_asked_for(tmp_path):
+    found = started(tmp_path / "s", 2)
+    jobs = found.propose(2)
+    end(tmp_path / "s", 0, "failed", None, f"{sweeps.LOST} OUT_OF_MEMORY of its job 7_0")
+    end(tmp_path / "s", 1, "failed", None, "RuntimeError: boom")
+    assert not found.propose(2)  # not by the same process
+    assert started(tmp_path / "s", 2).propose(2) == {0: jobs[0]}
+
+
+def test_a_trial_without_a_job_fails(tmp_path):
+    found = started(tmp_path / "s", 2)
+    orphan = found.study.ask()  # as where a process is killed in between
+    assert len(found.propose(2)) == 2
+    assert found.trials()[orphan.number].state.name == "FAIL"
+
+
 TWO = """
 import sys, random, time
 sys.path[:0] = [{src!r}, {tests!r}]
@@ -172,7 +190,7 @@ def test_a_study_of_another_direction_is_refused(tmp_path):
     started(tmp_path / "s", 1, storage=url, name="a")
     with pytest.raises(UserError, match="maximize"):
         settings = {"n_trials": 1, "sampler": TPE, "pruner": NONE, "storage": url, "study_name": "a", "seed": 1}
-        study.Search(tmp_path / "s", {}, "minimize", **settings)
+        search.Search(tmp_path / "s", {}, "minimize", **settings)
     assert json.loads((tmp_path / "s" / "study.json").read_text())["name"] == "a"
 
 

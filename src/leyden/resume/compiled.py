@@ -1,6 +1,7 @@
 """torch.compile as a function of the run alone: not of what the process has seen before."""
 
 import logging
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -37,5 +38,6 @@ def by_the_run_alone() -> Iterator[None]:
         with shapes.patch(use_duck_shape=False):
             yield
     finally:
-        config.load_config(before)
+        with warnings.catch_warnings(action="ignore"):  # torch deprecates some of its own settings
+            config.load_config(before)
         logger.removeHandler(listener)

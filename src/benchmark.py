@@ -2,10 +2,8 @@
 
 import importlib.util
 import logging
-import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -31,7 +29,7 @@ SIZES = {  # what is typed for a size; {1} is the folder of the files
     "processes": "trainer.devices={0}",
     "width": "model.hidden=[{0},{0}]",
 }
-SMALL = ["name=scale", "data=arrays", "model=mlp", "trainer=ddp", "callbacks=[memory]", "logger=[]"]
+SMALL = ["name=scale", "data=arrays", "model=mlp", "trainer=ddp", "logger=[]"]
 
 
 def benchmark(cfg: DictConfig) -> float:
@@ -133,43 +131,33 @@ def scale(cfg: DictConfig, folder: Path) -> float:
         numpy.save(folder / str(count) / "y.npy", numpy.arange(count) % 10)
     usual = {name: SIZES[name].format(sizes[0], folder) for name, sizes in cfg.sizes.items()}
     figure, rates = Figure((3 * len(cfg.sizes), 3), layout="constrained"), {}
-    log.info("%-10s %10s %10s %14s %5s", "changed", "to", "samples/s", "s beside fit", "MiB")
     for axes, (name, sizes) in zip(
         figure.subplots(1, len(cfg.sizes), squeeze=False)[0], cfg.sizes.items(), strict=True
     ):
         rates[name] = []
         for size in sorted(sizes):
             typed = usual | {name: SIZES[name].format(size, folder)}
-            found = measured(cfg, [*SMALL, *typed.values()], folder)
-            log.info("%-10s %10d %10.0f %14.1f %5.0f", name, size, *found)
-            rates[name].append(found[0])
+            rates[name].append(samples_per_second(cfg, list(typed.values())))
+            log.info("%-10s %10d %10.0f samples/s", name, size, rates[name][-1])
         axes.plot(sorted(sizes), rates[name], "o-")
         axes.set(xlabel=name, ylabel="samples/s", xscale="symlog", ylim=(0, None))
     figure.savefig(Path(cfg.run_dir) / "scale.png")
     return rates["samples"][-1] / rates["samples"][0]
 
 
-def measured(cfg: DictConfig, typed: list[str], folder: Path) -> tuple[float, float, float]:
-    """Of a run in a process of its own: samples per second, seconds beside the fit, and MiB in memory.
-
-    Raises UserError where it fails.
-    """
+def samples_per_second(cfg: DictConfig, typed: list[str]) -> float:
+    """Of a run in a process of its own, the median of its epochs but for the first; UserError where it fails."""
     from pandas import read_csv
 
-    from leyden.run.run import Run
-
-    limits = [f"trainer.limit_{stage}_batches={cfg.steps}" for stage in ("train", "val", "test")]
-    limits += [f"trainer.max_epochs={cfg.rounds + 1}", f"threads={cfg.threads or 'null'}"]
-    with TemporaryDirectory(dir=folder) as logs:
-        line = [sys.executable, Path(__file__).with_name("train.py"), *typed, *limits, f"log_dir='{logs}'"]
-        started = time.perf_counter()
+    limits = [f"trainer.limit_{stage}_batches={cfg.steps}" for stage in ("train", "val")]
+    limits += [f"trainer.max_epochs={cfg.rounds + 1}", f"threads={cfg.threads or 'null'}", "test=false"]
+    with TemporaryDirectory(dir=cfg.run_dir) as logs:
+        line = [sys.executable, Path(__file__).with_name("train.py"), *SMALL, *typed, *limits, f"log_dir='{logs}'"]
         done = subprocess.run(line, capture_output=True, text=True)
-        spent, run = time.perf_counter() - started, Run(Path(logs) / "train" / "scale")
         if done.returncode:
             raise UserError(f"{' '.join(typed)} fails: {done.stderr.strip()}")
-        rates = read_csv(run.directory / "metrics.csv")["time/samples_per_second"].dropna()[1:]
-        mib = re.findall(r"resident (\d+) MiB", run.log_file.read_text(encoding="utf-8"))[-1]
-        return rates.median(), spent - run.metrics["seconds"], float(mib)
+        epochs = read_csv(Path(logs) / "train" / "scale" / "metrics.csv")
+    return epochs["time/samples_per_second"].dropna()[1:].median()
 
 
 if __name__ == "__main__":

@@ -69,12 +69,11 @@ def test_it_measures_how_training_grows(configure):
     cfg = configure("scale=true", *sizes, *SHORT, config="benchmark")
     assert benchmark(cfg) > 0
     run = Path(cfg.run_dir)
-    table = re.findall(r" (samples|processes) +(\d+) +(\d+) +([\d.]+) +(\d+)$", (run / "train.log").read_text(), re.M)
+    table = re.findall(r" (samples|processes) +(\d+) +([1-9]\d*) samples/s$", (run / "train.log").read_text(), re.M)
     assert [row[:2] for row in table] == [
         ("samples", "100"),
         ("samples", "1000"),
         ("processes", "1"),
         ("processes", "2"),
     ]
-    assert all(float(number) > 0 for row in table for number in row[2:])
     assert sorted(path.name for path in run.iterdir()) == ["run.json", "scale.png", "train.log"]

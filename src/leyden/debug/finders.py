@@ -45,7 +45,8 @@ class Rate(Callback):
         with trial(trainer):
             self.finder.lr_find(trainer, task)
         found: Any = self.finder.optimal_lr
-        if not (rate := found and found.suggestion()):
+        rate = found and found.suggestion()
+        if not rate:
             raise UserError("No rate is suggested; type a larger callbacks.lr_finder.num_training_steps.")
         if trainer.is_global_zero:
             found.plot(suggest=True, ax=Figure().add_subplot()).savefig(self.directory / "lr_finder.png")
@@ -83,9 +84,7 @@ class Size(Callback):
             return
         data, before = trainer.datamodule, getattr(trainer.datamodule, "batch_size", None)
         if not isinstance(before, int):
-            raise UserError(
-                "batch_size_finder needs a datamodule with an attribute `batch_size` that its loaders take."
-            )
+            raise UserError("batch_size_finder needs a datamodule whose loaders take its attribute `batch_size`.")
         data.batch_size = self.finder.optimal_batch_size  # the first one that is tried
         with trial(trainer):
             self.finder.setup(trainer, task, "fit")

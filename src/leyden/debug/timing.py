@@ -54,14 +54,14 @@ class Stopwatch(Callback):
         del task.log, task.log_dict
         self.spent, self.done = Counter[str](), Counter[str]()
 
-    def on_train_epoch_start(self, *_: Any) -> None:
-        self.started = timer()
-
     def on_validation_start(self, trainer: Trainer, task: LightningModule) -> None:
         self.stop("Trainer", trainer.fit_loop.epoch_loop)
 
-    def on_validation_epoch_start(self, *_: Any) -> None:
+    def start(self, *_: Any) -> None:
         self.started = timer()
+
+    on_train_epoch_start: Any = start
+    on_validation_epoch_start: Any = start
 
     def on_validation_end(self, trainer: Trainer, task: LightningModule) -> None:
         self.stop("Trainer validation", trainer.fit_loop.epoch_loop.val_loop)

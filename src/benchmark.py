@@ -72,14 +72,12 @@ def benchmark(cfg: DictConfig) -> float:
         ratio = {"training": (seconds["bare loop"] / seconds["Trainer"]).median()}
         if "bare validation" in seconds:
             ratio["validation"] = (seconds["bare validation"] / seconds["Trainer validation"]).median()
-        advice = bottleneck(seconds.median(), stopwatch.workers)
+        advice = bottleneck(seconds.median(), getattr(trainer.train_dataloader, "num_workers", 0))
         found = {"ratio": ratio, "bottleneck": advice, "seconds_per_batch": seconds.to_dict("list")}
         write_json(run.directory / "benchmark.json", found)
-        table = (1e6 * seconds).agg(["median", "min", "max"]).T
-        log.info("us per batch\n%s", table.to_string(float_format="{:,.0f}".format))
-        log.info("%s", advice)
-        for what, value in ratio.items():
-            log.info("Trainer/bare, %s: %.2f", what, value)
+        table = (1e6 * seconds).agg(["median", "min", "max"]).T.to_string(float_format="{:,.0f}".format)
+        lines = [f"Trainer/bare, {what}: {value:.2f}" for what, value in ratio.items()]
+        log.info("%s", "\n".join(["us per batch", table, advice, *lines]))
         return ratio["training"]
 
 
@@ -99,7 +97,7 @@ def operator(cfg: DictConfig) -> float:
 
     from leyden.ops import kernels
 
-    home = next((name for own in cfg.own if importlib.util.find_spec(name := f"{own}.ops.{cfg.op}")), None)
+    home = next(filter(importlib.util.find_spec, [f"{own}.ops.{cfg.op}" for own in cfg.own]), None)
     if home is None:
         raise UserError(f"`op` must be a module of the operators; got `{cfg.op}`.")
     module = importlib.import_module(home)

@@ -29,14 +29,12 @@ class Stopwatch(Callback):
     def __init__(self, rounds: int, steps: int):
         self.rounds, self.steps = rounds, steps
         self.seconds: list[dict[str, float]] = []  # of a batch, in each round
-        self.workers = 0
 
     def on_train_start(self, trainer: Trainer, task: LightningModule) -> None:
         """Begin a round: measure what needs no Trainer. Raises UserError where the data has several loaders."""
         loader = trainer.datamodule.train_dataloader()  # apart from the Trainer's, which is in use
         if isinstance(loader, list | tuple | dict):
             raise UserError(f"A benchmark measures one loader, but the data gives a {type(loader).__name__} of them.")
-        self.workers = getattr(loader, "num_workers", 0)
         batches, convert = chain.from_iterable(repeat(loader)), trainer.precision_plugin.convert_input
         given = {"batches": batches, "one": next(batches), "step": bare_step(trainer, task)}
         given["ready"] = ready = lambda batch: trainer.strategy.batch_to_device(convert(batch), dataloader_idx=0)
@@ -46,8 +44,8 @@ class Stopwatch(Callback):
 
         vars(task).update(dict.fromkeys(("log", "log_dict"), lambda *_, **__: None))  # a user's own step logs
         self.seconds.append({name: seconds(code, self.steps) for name, code in ALONE.items()})
-        size, several = sum(map(int, trainer.num_val_batches)), len(trainer.num_val_batches) > 1
-        if trainer.enable_validation and size and not several:
+        size = int(sum(trainer.num_val_batches))
+        if trainer.enable_validation and size and len(trainer.num_val_batches) == 1:
             held = trainer.datamodule.val_dataloader()
             given["validate"] = lambda: validate(trainer, task, map(ready, islice(held, size)))
             self.seconds[-1]["bare validation"] = seconds("validate()", math.ceil(self.steps / size)) / size

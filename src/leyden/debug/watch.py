@@ -27,7 +27,7 @@ EPOCHS = 5  # of growth in a row, by over 1 MiB each, that are no accident
 class Gradients(Callback):
     """Logs, of each matrix and kernel, the gradient's norm and share of zeros, and the step's size over the weight's.
 
-    They are taken of the whole step, unscaled and before clipping. What vanishes or explodes is named once.
+    They are those of the whole step, unscaled and before clipping. What vanishes or explodes is named once.
 
     Args:
         every_n_steps: optimizer steps between measurements, besides that of the first step
@@ -47,7 +47,7 @@ class Gradients(Callback):
             return
         mine = {weight for group in optimizer.param_groups for weight in group["params"]}
         scaler, scale = getattr(trainer.precision_plugin, "scaler", None), 1.0
-        if scaler and getattr(optimizer, "_step_supports_amp_scaling", False):  # fused: it unscales by itself, later
+        if scaler and getattr(optimizer, "_step_supports_amp_scaling", False):  # fused: it unscales later
             scale = scaler.get_scale()
         drawn = self.histograms_every and measured % self.histograms_every == 0
         boards = [x.experiment for x in trainer.loggers if drawn and isinstance(x, TensorBoardLogger)]

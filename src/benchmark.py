@@ -46,7 +46,7 @@ def benchmark(cfg: DictConfig) -> float:
     if ranks.outside() or ranks.count(cfg.trainer) > 1:
         raise UserError("A benchmark measures one process; start it without torchrun, with trainer.devices=1.")
     with process.restored(), record.recording(cfg) as run, TemporaryDirectory(dir=cfg.run_dir) as folder:
-        # build; what the measured run writes goes into a folder that is deleted
+        # build; what the measured run writes is deleted
         process.set_global_torch_flags(cfg)
         if cfg.op:
             return operator(cfg)

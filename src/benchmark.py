@@ -1,12 +1,9 @@
 """Measure a run against a bare PyTorch loop: where the time of a step goes, which key to change, and how it grows."""
 
 import importlib.util
-import json
 import logging
-import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,12 +15,8 @@ from leyden.files import write_json
 from leyden.launch.command import launch
 
 log = logging.getLogger("leyden.benchmark")
-MEASURED = {  # of the trainer, in place of the run's: epochs of training with a validation, which the stopwatch ends
-    "max_epochs": 10**5, "min_epochs": 10**5, "max_steps": -1, "min_steps": None, "max_time": None,
-    "check_val_every_n_epoch": 1, "val_check_interval": 1.0, "num_sanity_val_steps": 0, "overfit_batches": 0.0,
-    "fast_dev_run": False, "reload_dataloaders_every_n_epochs": 0, "enable_progress_bar": False,
-    "enable_model_summary": False,
-}  # fmt: skip
+MEASURED = {"max_epochs": 10**5, "max_steps": -1, "val_check_interval": 1.0, "check_val_every_n_epoch": 1}
+MEASURED |= {"num_sanity_val_steps": 0, "overfit_batches": 0.0, "enable_progress_bar": False}  # the stopwatch ends it
 KEYS = {  # for what takes most of a step
     "compute": "trainer.precision, threads, data.augment or the model",
     "loading": "data.num_workers, or data.batch_size where the data is in memory",
@@ -36,7 +29,7 @@ SIZES = {  # what is typed for a size; {1} is the folder of the files
     "processes": "trainer.devices={0}",
     "width": "model.hidden=[{0},{0}]",
 }
-SMALL = ["name=scale", "data=arrays", "model=mlp", "trainer=ddp", "callbacks=[memory]", "logger=[]"]
+SMALL = ["name=scale", "data=arrays", "model=mlp", "trainer=ddp", "logger=[]"]
 
 
 def benchmark(cfg: DictConfig) -> float:
@@ -46,14 +39,14 @@ def benchmark(cfg: DictConfig) -> float:
     """
     from pandas import DataFrame
 
-    from leyden.debug.timing import VALIDATION, Stopwatch
+    from leyden.debug.timing import Stopwatch
     from leyden.launch import ranks
     from leyden.run import build, process, record
 
     if ranks.outside() or ranks.count(cfg.trainer) > 1:
         raise UserError("A benchmark measures one process; start it without torchrun, with trainer.devices=1.")
     with process.restored(), record.recording(cfg) as run, TemporaryDirectory(dir=cfg.run_dir) as folder:
-        # build; what the measured run writes goes into a folder that is deleted
+        # build; what the measured run writes is deleted
         process.set_global_torch_flags(cfg)
         if cfg.op:
             return operator(cfg)
@@ -75,25 +68,24 @@ def benchmark(cfg: DictConfig) -> float:
             logging.disable(logging.NOTSET)
 
         # tell
-        seconds = DataFrame(stopwatch.seconds[1:])  # of a step, a row for each round
-        advice = bottleneck(seconds.median(), stopwatch.workers)
-        pairs = {"training": ("bare loop", "Trainer"), "validation": ("bare validation", VALIDATION)}
-        ratios = {what: (seconds[a] / seconds[b]).median() for what, (a, b) in pairs.items() if a in seconds}
-        found = {"ratio": ratios, "bottleneck": advice, "seconds_per_batch": seconds.to_dict("list")}
-        write_json(Path(cfg.run_dir) / "benchmark.json", found)
-        table = (1e6 * seconds).agg(["median", "min", "max"]).T
-        log.info("us per batch\n%s", table.to_string(float_format="{:,.0f}".format))
-        log.info("%s", advice)
-        for what, ratio in ratios.items():
-            log.info("Trainer/bare, %s: %.2f", what, ratio)
-        return ratios["training"]
+        seconds = DataFrame(stopwatch.seconds[1:])  # of a batch, a row for each round
+        ratio = {"training": (seconds["bare loop"] / seconds["Trainer"]).median()}
+        if "bare validation" in seconds:
+            ratio["validation"] = (seconds["bare validation"] / seconds["Trainer validation"]).median()
+        advice = bottleneck(seconds.median(), getattr(trainer.train_dataloader, "num_workers", 0))
+        found = {"ratio": ratio, "bottleneck": advice, "seconds_per_batch": seconds.to_dict("list")}
+        write_json(run.directory / "benchmark.json", found)
+        table = (1e6 * seconds).agg(["median", "min", "max"]).T.to_string(float_format="{:,.0f}".format)
+        lines = [f"Trainer/bare, {what}: {value:.2f}" for what, value in ratio.items()]
+        log.info("%s", "\n".join(["us per batch", table, advice, *lines]))
+        return ratio["training"]
 
 
 def bottleneck(seconds: Any, workers: int) -> str:
     """What takes most of a Trainer's step, and the keys to change."""
-    parts = {"compute": seconds["compute alone"]}
-    parts["loading"] = max(0.0, seconds["data alone"] - bool(workers) * parts["compute"])  # workers load meanwhile
-    parts["Trainer"] = seconds["Trainer"] - sum(parts.values())
+    compute = seconds["compute alone"]
+    loading = max(0.0, seconds["data alone"] - (compute if workers else 0.0))  # workers load meanwhile
+    parts = {"compute": compute, "loading": loading, "Trainer": seconds["Trainer"] - compute - loading}
     where = max(parts, key=lambda name: parts[name])
     return f"The bottleneck is {where}; change {KEYS[where]}."
 
@@ -105,7 +97,7 @@ def operator(cfg: DictConfig) -> float:
 
     from leyden.ops import kernels
 
-    home = next((name for own in cfg.own if importlib.util.find_spec(name := f"{own}.ops.{cfg.op}")), None)
+    home = next(filter(importlib.util.find_spec, [f"{own}.ops.{cfg.op}" for own in cfg.own]), None)
     if home is None:
         raise UserError(f"`op` must be a module of the operators; got `{cfg.op}`.")
     module = importlib.import_module(home)
@@ -137,47 +129,33 @@ def scale(cfg: DictConfig, folder: Path) -> float:
         numpy.save(folder / str(count) / "y.npy", numpy.arange(count) % 10)
     usual = {name: SIZES[name].format(sizes[0], folder) for name, sizes in cfg.sizes.items()}
     figure, rates = Figure((3 * len(cfg.sizes), 3), layout="constrained"), {}
-    log.info("%-10s %10s %10s %14s %5s", "changed", "to", "samples/s", "s beside fit", "MiB")
-    for place, (name, sizes) in enumerate(cfg.sizes.items(), 1):
-        axes = figure.add_subplot(1, len(cfg.sizes), place, xlabel=name, ylabel="samples/s", xscale="symlog")
+    for axes, (name, sizes) in zip(
+        figure.subplots(1, len(cfg.sizes), squeeze=False)[0], cfg.sizes.items(), strict=True
+    ):
         rates[name] = []
         for size in sorted(sizes):
-            found = measured(cfg, folder, usual | {name: SIZES[name].format(size, folder)})
-            log.info("%-10s %10d %10.0f %14.1f %5.0f", name, size, *found)
-            rates[name].append(found[0])
+            typed = usual | {name: SIZES[name].format(size, folder)}
+            rates[name].append(samples_per_second(cfg, list(typed.values())))
+            log.info("%-10s %10d %10.0f samples/s", name, size, rates[name][-1])
         axes.plot(sorted(sizes), rates[name], "o-")
-        axes.set_ylim(0)
+        axes.set(xlabel=name, ylabel="samples/s", xscale="symlog", ylim=(0, None))
     figure.savefig(Path(cfg.run_dir) / "scale.png")
     return rates["samples"][-1] / rates["samples"][0]
 
 
-def measured(cfg: DictConfig, folder: Path, typed: dict[str, str]) -> tuple[float, float, float]:
-    """Of a run in a process of its own: samples per second, seconds beside the fit, and MiB in memory.
-
-    Raises UserError where it fails.
-    """
+def samples_per_second(cfg: DictConfig, typed: list[str]) -> float:
+    """Of a run in a process of its own, the median of its epochs but for the first; UserError where it fails."""
     from pandas import read_csv
 
-    started, script = time.perf_counter(), Path(__file__).with_name("train.py")
-    with TemporaryDirectory(dir=folder) as logs:
-        line = [
-            sys.executable,
-            script,
-            *SMALL,
-            *typed.values(),
-            f"log_dir='{logs}'",
-            f"threads={cfg.threads or 'null'}",
-        ]
-        line += [f"trainer.limit_{stage}_batches={cfg.steps}" for stage in ("train", "val", "test")]
-        line += [f"trainer.max_epochs={cfg.rounds + 1}"]
+    limits = [f"trainer.limit_{stage}_batches={cfg.steps}" for stage in ("train", "val")]
+    limits += [f"trainer.max_epochs={cfg.rounds + 1}", f"threads={cfg.threads or 'null'}", "test=false"]
+    with TemporaryDirectory(dir=cfg.run_dir) as logs:
+        line = [sys.executable, Path(__file__).with_name("train.py"), *SMALL, *typed, *limits, f"log_dir='{logs}'"]
         done = subprocess.run(line, capture_output=True, text=True)
-        spent, run = time.perf_counter() - started, Path(logs) / "train" / "scale"
         if done.returncode:
-            raise UserError(f"{' '.join(typed.values())} fails: {done.stderr.strip()}")
-        rates = read_csv(run / "metrics.csv")["time/samples_per_second"].dropna()[1:]
-        mib = re.findall(r"resident (\d+) MiB", (run / "train.log").read_text(encoding="utf-8"))[-1]
-        fit = json.loads((run / "metrics.json").read_text(encoding="utf-8"))["seconds"]
-    return rates.median(), spent - fit, float(mib)
+            raise UserError(f"{' '.join(typed)} fails: {done.stderr.strip()}")
+        epochs = read_csv(Path(logs) / "train" / "scale" / "metrics.csv")
+    return epochs["time/samples_per_second"].dropna()[1:].median()
 
 
 if __name__ == "__main__":

@@ -65,14 +65,3 @@ derivative.register_fake(lambda grad, x: torch.empty_like(x))
 # Under autocast in float32, as torch's own powers on a GPU: a square leaves the range of fp16 at 256.
 for device in ("cpu", "cuda"):
     operator.register_autocast(device, torch.float32)
-
-
-def onnx_table() -> dict[Any, Any]:
-    """`custom_translation_table` for torch.onnx.export, where a graph holds the operator itself; needs onnxscript."""
-    from onnxscript import opset18 as op
-
-    def translated(x):
-        kept = op.Relu(x)
-        return op.Mul(kept, kept)
-
-    return {squared_relu.default: translated}

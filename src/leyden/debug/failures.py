@@ -7,7 +7,6 @@ from pathlib import Path
 
 import torch
 from lightning import LightningModule, Trainer
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import nn
 
 from leyden import UserError
@@ -26,7 +25,7 @@ def explained(trainer: Trainer, task: LightningModule) -> Iterator[None]:
     """Raises UserError in place of an error that the user can mend; others pass."""
     try:
         yield
-    except (RuntimeError, TypeError, ValueError, IndexError, MemoryError, MisconfigurationException) as error:
+    except (RuntimeError, TypeError, ValueError, IndexError, MemoryError) as error:
         if sentence := explain(trainer, task, error):
             raise UserError(sentence) from error
         raise
@@ -50,8 +49,8 @@ def explain(trainer: Trainer, task: LightningModule, error: Exception) -> str | 
         where = f"{found[1]} has no deterministic form on {task.device.type}, and is called in {layer or 'backward'}"
         return f"{where}, {line}; replace it, or type trainer.deterministic=warn or trainer.deterministic=false."
     if found := re.search(r"Function '(\w+?)(?:Backward\d*)?' returned nan values", said):
-        return f"The gradient of {found[1]} is NaN; the traceback above, and in train.log, ends at its line."
-    if isinstance(error, MisconfigurationException) or re.search("metric .* is not available", said):
+        return f"The gradient of {found[1]} is NaN; the traceback in train.log ends at its line."
+    if re.search("metric .* is not available", said):  # of early stopping
         return f"{said}."
     if step and re.search(SIZES, str(error), re.I):
         return f"{step} fails on sizes in {layer or line}; change it or what comes before it. Torch says: {said}."

@@ -83,9 +83,7 @@ class Size(Callback):
             return
         data, before = trainer.datamodule, getattr(trainer.datamodule, "batch_size", None)
         if not isinstance(before, int):
-            raise UserError(
-                "batch_size_finder needs a datamodule with an attribute `batch_size` that its loaders take."
-            )
+            raise UserError("batch_size_finder needs a datamodule whose loaders take its attribute `batch_size`.")
         data.batch_size = self.finder.optimal_batch_size  # the first one that is tried
         with trial(trainer):
             self.finder.setup(trainer, task, "fit")

@@ -1,6 +1,8 @@
 """How long a batch takes: with the Trainer, in a bare loop, of the data alone and of the computation alone."""
 
-from collections.abc import Callable, Iterable
+import math
+from collections import Counter
+from collections.abc import Callable
 from itertools import chain, count, islice, repeat
 from typing import Any
 
@@ -15,7 +17,6 @@ from leyden.lightning_internals import EndFit
 from leyden.tasks.supervised import Supervised
 
 ALONE = {"bare loop": "step(ready(next(batches)))", "data alone": "next(batches)", "compute alone": "step(ready(one))"}
-VALIDATION = "Trainer validation"
 
 
 class Stopwatch(Callback):
@@ -28,70 +29,67 @@ class Stopwatch(Callback):
     def __init__(self, rounds: int, steps: int):
         self.rounds, self.steps = rounds, steps
         self.seconds: list[dict[str, float]] = []  # of a batch, in each round
-        self.workers = 0
 
     def on_train_start(self, trainer: Trainer, task: LightningModule) -> None:
         """Begin a round: measure what needs no Trainer. Raises UserError where the data has several loaders."""
         loader = trainer.datamodule.train_dataloader()  # apart from the Trainer's, which is in use
         if isinstance(loader, list | tuple | dict):
             raise UserError(f"A benchmark measures one loader, but the data gives a {type(loader).__name__} of them.")
-        self.workers = getattr(loader, "num_workers", 0)
-        vars(task).update(dict.fromkeys(("log", "log_dict"), lambda *_, **__: None))  # a user's own step logs
         batches, convert = chain.from_iterable(repeat(loader)), trainer.precision_plugin.convert_input
         given = {"batches": batches, "one": next(batches), "step": bare_step(trainer, task)}
         given["ready"] = ready = lambda batch: trainer.strategy.batch_to_device(convert(batch), dataloader_idx=0)
-        timers = {name: Timer(code, globals=given, num_threads=torch.get_num_threads()) for name, code in ALONE.items()}
-        self.seconds.append({name: timer.timeit(self.steps).mean for name, timer in timers.items()})
-        held = trainer.datamodule.val_dataloader() if trainer.enable_validation else []
-        if not isinstance(held, list | tuple | dict):
-            validate(trainer, task, islice(held, 1), ready)  # starts its workers
-            started, done = timer(), 0
-            while done < self.steps:
-                done += validate(trainer, task, islice(held, self.steps), ready) or self.steps
-            self.seconds[-1] |= {"bare validation": (timer() - started) / done, VALIDATION: 0.0}
-        del task.log, task.log_dict
-        self.spent, self.done = {"Trainer": 0.0, VALIDATION: 0.0}, {"Trainer": 0, VALIDATION: 0}
 
-    def on_train_epoch_start(self, *_: Any) -> None:
-        self.started = timer()
+        def seconds(code: str, times: int) -> float:
+            return Timer(code, globals=given, num_threads=torch.get_num_threads()).timeit(times).mean
+
+        vars(task).update(dict.fromkeys(("log", "log_dict"), lambda *_, **__: None))  # a user's own step logs
+        self.seconds.append({name: seconds(code, self.steps) for name, code in ALONE.items()})
+        size = int(sum(trainer.num_val_batches))
+        if trainer.enable_validation and size and len(trainer.num_val_batches) == 1:
+            held = trainer.datamodule.val_dataloader()
+            given["validate"] = lambda: validate(trainer, task, map(ready, islice(held, size)))
+            self.seconds[-1]["bare validation"] = seconds("validate()", math.ceil(self.steps / size)) / size
+        del task.log, task.log_dict
+        self.spent, self.done = Counter[str](), Counter[str]()
 
     def on_validation_start(self, trainer: Trainer, task: LightningModule) -> None:
         self.stop("Trainer", trainer.fit_loop.epoch_loop)
 
-    def on_validation_epoch_start(self, *_: Any) -> None:
+    def start(self, *_: Any) -> None:
         self.started = timer()
 
+    on_train_epoch_start: Any = start
+    on_validation_epoch_start: Any = start
+
     def on_validation_end(self, trainer: Trainer, task: LightningModule) -> None:
-        self.stop(VALIDATION, trainer.fit_loop.epoch_loop.val_loop)
+        self.stop("Trainer validation", trainer.fit_loop.epoch_loop.val_loop)
 
     def stop(self, what: str, loop: Any) -> None:
         self.spent[what] += timer() - self.started
         self.done[what] += loop.batch_progress.current.ready
 
     def on_train_epoch_end(self, trainer: Trainer, task: LightningModule) -> None:
-        if not self.done[VALIDATION]:  # which has stopped it already
+        if "Trainer validation" not in self.done:  # which has stopped it already
             self.stop("Trainer", trainer.fit_loop.epoch_loop)
         if self.done["Trainer"] < self.steps:
             return
-        for what in {"Trainer", *self.seconds[-1]} & self.spent.keys():
-            self.seconds[-1][what] = self.spent[what] / self.done[what]
+        self.seconds[-1] |= {what: self.spent[what] / batches for what, batches in self.done.items()}
         if len(self.seconds) > self.rounds:
             raise EndFit
         self.on_train_start(trainer, task)
 
 
-def validate(trainer: Trainer, task: LightningModule, batches: Iterable[Any], ready: Callable[[Any], Any]) -> int:
-    """A validation as one writes it without a Trainer; the number of its batches."""
-    modes, number = {module: module.training for module in task.modules()}, 0
+def validate(trainer: Trainer, task: LightningModule, batches: Any) -> None:
+    """A validation as one writes it without a Trainer."""
+    modes = {module: module.training for module in task.modules()}
     task.eval()
     trainer.validating = True  # so that the data is not augmented
     with torch.no_grad(), trainer.precision_plugin.forward_context():
-        for number, batch in enumerate(batches, 1):
-            task.step(ready(batch)) if isinstance(task, Supervised) else task.validation_step(ready(batch), number - 1)
+        for number, batch in enumerate(batches):
+            task.step(batch) if isinstance(task, Supervised) else task.validation_step(batch, number)
     trainer.training = True
     for module, mode in modes.items():
         module.training = mode
-    return number
 
 
 def bare_step(trainer: Trainer, task: LightningModule) -> Callable[[Any], None]:

@@ -27,7 +27,7 @@ EPOCHS = 5  # of growth in a row, by over 1 MiB each, that are no accident
 class Gradients(Callback):
     """Logs, of each matrix and kernel, the gradient's norm and share of zeros, and the step's size over the weight's.
 
-    They are taken of the whole step, unscaled and before clipping. What vanishes or explodes is named once.
+    They are those of the whole step, unscaled and before clipping. What vanishes or explodes is named once.
 
     Args:
         every_n_steps: optimizer steps between measurements, besides that of the first step
@@ -47,27 +47,27 @@ class Gradients(Callback):
             return
         mine = {weight for group in optimizer.param_groups for weight in group["params"]}
         scaler, scale = getattr(trainer.precision_plugin, "scaler", None), 1.0
-        if scaler and getattr(optimizer, "_step_supports_amp_scaling", False):  # fused: it unscales by itself, later
+        if scaler and getattr(optimizer, "_step_supports_amp_scaling", False):  # fused: it unscales later
             scale = scaler.get_scale()
+        drawn = self.histograms_every and measured % self.histograms_every == 0
+        boards = [x.experiment for x in trainer.loggers if drawn and isinstance(x, TensorBoardLogger)]
         for name, weight in task.named_parameters():
             if weight.grad is None or weight.dim() < 2 or weight not in mine:
                 continue
             grad = whole(weight.grad) / scale
             self.rows[name] = weight, whole(weight).clone(), grad.norm(), (grad == 0).float().mean()
-            if self.histograms_every and measured % self.histograms_every == 0 and grad.isfinite().all():
-                for logger in trainer.loggers:
-                    if isinstance(logger, TensorBoardLogger):
-                        logger.experiment.add_histogram(f"gradients/{name}", grad.cpu(), trainer.global_step + 1)
+            for board in boards if grad.isfinite().all() else []:
+                board.add_histogram(f"gradients/{name}", grad.cpu(), trainer.global_step + 1)
 
     def on_train_batch_end(self, trainer: Trainer, task: LightningModule, *_: Any) -> None:
         if not self.rows:
             return
         step, norms, values = trainer.global_step, dict[str, float](), dict[str, float]()
         for name, (weight, before, norm, zeros) in self.rows.items():
-            norms[name] = values[f"gradients/norm/{name}"] = float(norm)
-            values[f"gradients/zeros/{name}"] = float(zeros)
             ratio = (whole(weight) - before).norm() / before.norm().clamp(min=1e-30)
-            values[f"gradients/update_ratio/{name}"] = float(ratio)
+            found = {"norm": float(norm), "zeros": float(zeros), "update_ratio": float(ratio)}
+            values |= {f"gradients/{kind}/{name}": value for kind, value in found.items()}
+            norms[name] = found["norm"]
         self.rows = {}
         for logger in trainer.loggers:
             logger.log_metrics(values, step)
@@ -75,14 +75,12 @@ class Gradients(Callback):
         log.info("gradients at step %d: norms from %.3g to %.3g", step, least, most)
         small = [name for name, norm in norms.items() if norm < SMALL and norm <= SMALL * most]
         self.small = {name: self.small.get(name, 0) + 1 for name in small}
-        self.name("vanish", [n for n in small if self.small[n] >= AGAIN or (step == 1 and norms[n] > 0)], norms, step)
-        large = [name for name, norm in norms.items() if not norm <= LARGE and not norm <= LARGE * least]
-        self.name("explode", large, norms, step)
-
-    def name(self, what: str, names: list[str], norms: dict[str, float], step: int) -> None:
-        if new := [f"{name} ({norms[name]:.1e})" for name in names if name not in self.named]:
-            log.warning("Gradients %s in %s at step %d.", what, listed(new), step)
-        self.named |= {*names}
+        vanish = [name for name in small if self.small[name] >= AGAIN or (step == 1 and norms[name] > 0)]
+        explode = [name for name, norm in norms.items() if not norm <= max(LARGE, LARGE * least)]
+        for what, names in (("vanish", vanish), ("explode", explode)):
+            if new := [f"{name} ({norms[name]:.1e})" for name in names if name not in self.named]:
+                log.warning("Gradients %s in %s at step %d.", what, listed(new), step)
+            self.named |= {*names}
 
 
 def whole(tensor: Any) -> Tensor:
@@ -110,7 +108,7 @@ class Overfit(Callback):
         fell = f"the loss of one batch went from {first:.4g} to {last:.4g} in {trainer.global_step} steps"
         if last <= self.share * first:
             return log.info("overfit: passed, %s.", fell)
-        cause = "a wrong optimizer.lr, too few steps, dropout or augmentation, or targets of other inputs"
+        cause = "a wrong optimizer.lr, too few steps, dropout, augmentation, or targets of other inputs"
         if self.idle:
             cause = f"{self.idle[0]} (of {len(self.idle)} parameters) has no gradient: frozen, detached or unused"
         log.warning("overfit: NOT passed, %s. The likeliest causes: %s.", fell, cause)
@@ -130,25 +128,24 @@ class Memory(Callback):
         """Log the numbers of now."""
         if trainer.sanity_checking:
             return
-        stage, self.found = trainer.state.stage.dataloader_prefix, {"resident": resident()}
+        stage, found = trainer.state.stage.dataloader_prefix, {"resident": resident()}
         if trainer.strategy.root_device.type == "cuda":
-            self.found["allocated"] = torch.cuda.memory_allocated() / MIB
-            self.found["reserved"] = torch.cuda.memory_reserved() / MIB
-            self.found["peak"] = torch.cuda.max_memory_allocated() / MIB
-        log.info("memory, %s: %s", stage, ", ".join(f"{name} {mib:.0f} MiB" for name, mib in self.found.items()))
+            sizes = torch.cuda.memory_allocated(), torch.cuda.memory_reserved(), torch.cuda.max_memory_allocated()
+            found |= {name: size / MIB for name, size in zip(("allocated", "reserved", "peak"), sizes, strict=True)}
+        log.info("memory, %s: %s", stage, ", ".join(f"{name} {mib:.0f} MiB" for name, mib in found.items()))
         for logger in trainer.loggers:
-            logger.log_metrics({f"memory/{stage}_{name}": mib for name, mib in self.found.items()}, trainer.global_step)
+            logger.log_metrics({f"memory/{stage}_{name}": mib for name, mib in found.items()}, trainer.global_step)
+        self.held = found.get("allocated", found["resident"])
 
     on_validation_epoch_end: Any = measure
     on_test_epoch_end: Any = measure
 
     def on_train_epoch_end(self, trainer: Trainer, task: LightningModule) -> None:
         self.measure(trainer, task)
-        held = self.found.get("allocated", self.found["resident"])
-        self.last, self.grown = held, self.grown + 1 if held > self.last + 1 else 0
+        self.last, self.grown = self.held, self.grown + 1 if self.held > self.last + 1 else 0
         if self.grown == EPOCHS:
-            what = "look for a list that keeps losses or outputs with their graphs, and append loss.detach()"
-            log.warning("Memory grew in each of the last %d epochs, to %.0f MiB; %s.", EPOCHS, held, what)
+            what = "look for a list of losses or outputs with their graphs, and append loss.detach()"
+            log.warning("Memory grew in each of the last %d epochs, to %.0f MiB; %s.", EPOCHS, self.held, what)
         if self.empty_cache:
             torch.cuda.empty_cache()
 

@@ -74,7 +74,7 @@ def test_tensorboard_gets_the_pictures_and_the_matrix(tmp_path, channels):
     run.datamodule = SimpleNamespace(name=lambda split, index: f"{split}/{index}.jpg")
     test(mistakes, run, model, x.repeat(1, 2, 1, 1)[:, :channels], y, outputs)
     mistakes.on_test_end(run, model)
-    mistakes.writers[0].flush()
+    mistakes.board.flush()
     events = EventAccumulator(str(tmp_path)).Reload()
     pictures, tables = {}, {}
     for tag in "test/most_wrong", "test/confusion":

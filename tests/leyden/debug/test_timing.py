@@ -98,7 +98,7 @@ def test_a_task_of_another_kind_is_measured_through_its_own_steps(manual, valida
     task.layer.eval()  # as a user may leave it
     trainer.fit(task, datamodule=Dicts())
     assert trainer.current_epoch == 5  # the sixth: two of four batches for each of three rounds
-    validated = {"bare validation", timing.VALIDATION} if validations else set()
+    validated = {"bare validation", "Trainer validation"} if validations else set()
     assert [set(seconds) for seconds in watch.seconds] == [{*timing.ALONE, "Trainer", *validated}] * 3
     assert all(value > 0 for seconds in watch.seconds for value in seconds.values())
     assert "train/loss" in trainer.callback_metrics

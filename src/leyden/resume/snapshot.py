@@ -10,7 +10,6 @@ from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import StochasticWeightAveraging
 from torch import Tensor
 from torch.utils._pytree import tree_map
-from torchmetrics import Metric
 
 from leyden import UserError
 from leyden.lightning_internals import gather, restore_running_values, running_values
@@ -23,11 +22,9 @@ EVENTS = "tensorboard/events.out.tfevents.*"  # files of a run that only grow
 def capture(trainer: Trainer, task: LightningModule, attributes: Attributes, directory: Path) -> dict[str, Any]:
     """What later hooks change: callbacks, running values of each rank, lengths of files; `lost` cannot be held."""
     changed, lost = attributes.changed(trainer, task)
-    metrics = [(name, part) for name, part in task.named_modules() if isinstance(part, Metric) and part.update_called]
-    states = {name: part.metric_state for name, part in metrics}
     parameters = [] if task.automatic_optimization else task.named_parameters()
     gradients = {name: part.grad for name, part in parameters if part.grad is not None}  # a task may still add to them
-    mine = on_device({"logged": running_values(trainer), "metrics": states, "gradients": gradients}, "cpu")
+    mine = on_device({"logged": running_values(trainer), "gradients": gradients}, "cpu")
     if any(isinstance(callback, StochasticWeightAveraging) for callback in trainer.callbacks):
         lost.append("StochasticWeightAveraging makes its schedule anew when a run goes on; callbacks=[ema] does not")
     ranks = gather(trainer, (mine | {"attributes": changed}, lost + compiled.limits))
@@ -56,8 +53,7 @@ def restore(trainer: Trainer, task: LightningModule, entry: dict[str, Any], attr
     running = entry["running"][trainer.global_rank]
     attributes.to_restore = running.pop("attributes")
     mine = on_device(running, task.device)
-    attributes.metrics = mine["metrics"]
-    for name, gradient in mine.get("gradients", {}).items():
+    for name, gradient in mine["gradients"].items():
         task.get_parameter(name).grad = gradient
     restore_running_values(trainer, task, mine["logged"])
 

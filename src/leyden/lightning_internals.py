@@ -159,9 +159,7 @@ class RankLogger(StepLogger):
             raise UserError("A rank has no batch of one of several loaders; give each rank samples of each loader.")
         for key in dict.fromkeys(key for _, theirs in ranks for key in theirs):
             parts = [theirs[key] for _, theirs in ranks if key in theirs]
-            if key not in results:  # other ranks alone have logged it
-                results[key] = rebuild(self.trainer, parts[0][0])
-            item = results[key]
+            item = results.setdefault(key, rebuild(self.trainer, parts[0][0]))  # other ranks alone may have logged it
             item.has_reset, item._update_count = False, max(1, item._update_count)
             value = joint([part for _, part in parts])
             item._computed = torch.tensor(value, dtype=item.value.dtype, device=self.trainer.strategy.root_device)

@@ -30,7 +30,7 @@ class Attributes:
 
     def __init__(self) -> None:
         self.before: dict[tuple[str, str], Any] = {}
-        self.to_restore: dict[str, dict[str, Any]] | None = {}  # what a checkpoint held; None: it is put back
+        self.to_restore: dict[str, dict[str, Any]] | None = {}  # what a checkpoint held, decoded; None: it is put back
 
     def begin(self, trainer: Trainer, task: LightningModule) -> None:
         """Note what is plain."""
@@ -42,7 +42,7 @@ class Attributes:
             return
         for place, holder in holders(trainer, task):
             for name, value in self.to_restore.get(place, {}).items():
-                setattr(holder, name, decode(value, task.device))
+                setattr(holder, name, value)
         self.to_restore = None
         self.before |= {key: mark(value, plain) for key, value, plain in everything(trainer, task) if not plain}
 
@@ -65,8 +65,8 @@ class Attributes:
 def everything(trainer: Trainer, task: LightningModule) -> Iterator[tuple[tuple[str, str], Any, bool]]:
     """Each attribute by owner and name: as a checkpoint would hold it and True, or as it is and False."""
     for place, holder in holders(trainer, task):
-        buffers = getattr(holder, "_non_persistent_buffers_set", ())  # names of those that no state_dict has
-        for name, value in (vars(holder) | {name: getattr(holder, name) for name in buffers}).items():
+        more = ["grad"] if isinstance(holder, Tensor) else getattr(holder, "_non_persistent_buffers_set", ())
+        for name, value in (vars(holder) | {name: getattr(holder, name) for name in more}).items():
             if name not in OWN and not isinstance(value, nn.Module):
                 try:
                     yield (place, name), encode(value), True
@@ -75,7 +75,7 @@ def everything(trainer: Trainer, task: LightningModule) -> Iterator[tuple[tuple[
 
 
 def holders(trainer: Trainer, task: LightningModule) -> Iterator[tuple[str, Any]]:
-    """The task, metrics, modules and callbacks of the user's own, and objects that these keep, under a name."""
+    """The task, its metrics, modules and callbacks of the user's own, and objects that these keep, under a name."""
     queue: list[tuple[str, Any]] = [("task", task)]
     count = Counter[str]()
     for callback in trainer.callbacks:
@@ -86,6 +86,8 @@ def holders(trainer: Trainer, task: LightningModule) -> Iterator[tuple[str, Any]
     for name, part in task.named_modules():
         if is_users_own(part) or isinstance(part, Metric | MetricCollection):
             queue.append((f"task.{name}", part))
+    if not task.automatic_optimization:  # then gradients may add up over steps
+        queue += [(f"task.{name}", parameter) for name, parameter in task.named_parameters()]
     seen = set()
     for place, holder in queue:  # which grows meanwhile
         if id(holder) not in seen:

@@ -191,8 +191,7 @@ class RankLoader(_DataConnector):
         own = {"sampler": share, "batch_sampler": None if batches is None else share, "_iterator": None}
         if type(batches) is BatchSampler:
             size = share.even(batches.batch_size) if sized else batches.batch_size
-            own["batch_sampler"] = BatchSampler(share, size, batches.drop_last)
-            own["batch_size"] = dataloader.batch_size and size
+            own |= {"batch_size": size, "batch_sampler": BatchSampler(share, size, batches.drop_last)}
         mine = copy.copy(dataloader)
         vars(mine).update(own)  # a DataLoader lets nobody set these
         return mine

@@ -65,7 +65,7 @@ class Attributes:
 def everything(trainer: Trainer, task: LightningModule) -> Iterator[tuple[tuple[str, str], Any, bool]]:
     """Each attribute by owner and name: as a checkpoint would hold it and True, or as it is and False."""
     for place, holder in holders(trainer, task):
-        more = ["grad"] if isinstance(holder, Tensor) else getattr(holder, "_non_persistent_buffers_set", ())
+        more = ["grad"] if isinstance(holder, nn.Parameter) else getattr(holder, "_non_persistent_buffers_set", ())
         for name, value in (vars(holder) | {name: getattr(holder, name) for name in more}).items():
             if name not in OWN and not isinstance(value, nn.Module):
                 try:

@@ -230,7 +230,7 @@ def shorten_steps(trainer: Trainer, task: LightningModule) -> None:
     connector: Any = trainer._logger_connector
     if isinstance(connector, RankLogger):
         end = task.on_train_epoch_end
-        vars(task)["on_train_epoch_end"] = lambda: (end(), connector.join())
+        vars(task)["on_train_epoch_end"] = lambda: (end(), connector.join())  # type: ignore[func-returns-value]
     for each in (*trainer.callbacks, task):
         base: Any = LightningModule if each is task else Callback
         for name in STEP_HOOKS:

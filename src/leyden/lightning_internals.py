@@ -216,6 +216,8 @@ def join_ranks(trainer: Trainer, share: Callable[..., Any]) -> None:
         trainer._logger_connector = StepLogger(trainer)
         return
     trainer._logger_connector, trainer._data_connector = RankLogger(trainer), RankLoader(trainer, share)
+    signals = vars(trainer._signal_connector)
+    signals["_sigterm_notifier_fn"] = lambda *_: None  # else a rank waits in its handler for those that got no SIGTERM
     loop: Any = trainer.fit_loop.epoch_loop
     is_due = loop._should_check_val_fx
     if trainer._val_check_time_interval is not None:  # which each rank measures by its own clock

@@ -1,5 +1,6 @@
 """The private state of Lightning that we use: what a task logs, and what each rank reads and decides."""
 
+import copy
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -7,16 +8,14 @@ from typing import Any
 
 import torch
 from lightning import LightningModule, Trainer
-from lightning.fabric.utilities.data import _reinstantiate_wrapped_cls
-from lightning.pytorch.callbacks import Callback, Checkpoint
+from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loops.evaluation_loop import _EvaluationLoop
 from lightning.pytorch.profilers import PassThroughProfiler
 from lightning.pytorch.trainer.connectors.data_connector import _DataConnector
 from lightning.pytorch.trainer.connectors.logger_connector import _LoggerConnector
 from lightning.pytorch.trainer.connectors.logger_connector.result import _Metadata, _ResultMetric, _Sync
 from lightning.pytorch.trainer.states import RunningStage
-from lightning.pytorch.utilities.data import _get_dataloader_init_args_and_kwargs
-from lightning.pytorch.utilities.exceptions import MisconfigurationException, _TunerExitException
+from lightning.pytorch.utilities.exceptions import _TunerExitException
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 
@@ -24,7 +23,6 @@ from leyden import UserError
 
 EndFit = _TunerExitException  # raised in a hook, it ends a fit as its end does
 AT_VALIDATIONS = 2**63 - 1  # frequency of a schedule that the keeper steps, and Lightning in its own time never
-LOGGED_AS = [name for name in _Metadata.__match_args__ if name not in ("reduce_fx", "_sync")]
 NOTHING = nullcontext()
 STEP_HOOKS = [name for name in dir(Callback) if "_batch_" in name or "_before_" in name or "backward" in name]
 
@@ -45,17 +43,16 @@ def logged(trainer: Trainer) -> dict[str, float]:
 
 
 def describe(item: _ResultMetric) -> dict[str, Any]:
-    """How a value was logged, and its running state, which a torchmetrics object has itself, as plain data."""
-    meta = {name: getattr(item.meta, name) for name in LOGGED_AS} | {"reduce_fx": item.meta.reduce_fx.__name__}
-    sync = {"_should": item.meta.sync.should, "rank_zero_only": item.meta.sync.rank_zero_only}
-    return {"meta": meta, "sync": sync, "state": dict(item.metric_state) if item.is_tensor else None}
+    """How a value was logged, as plain data."""
+    sync = item.meta.sync.should, item.meta.sync.rank_zero_only
+    return vars(item.meta) | {"reduce_fx": item.meta.reduce_fx.__name__, "_sync": sync}
 
 
-def rebuild(trainer: Trainer, described: dict[str, Any]) -> _ResultMetric:
+def rebuild(trainer: Trainer, described: dict[str, Any], is_tensor: bool = True) -> _ResultMetric:
     """A value that is logged as `describe` says, in the state before the first time."""
-    meta = _Metadata(**described["meta"])
-    meta.sync = _Sync(**described["sync"], fn=trainer.strategy.reduce)
-    return _ResultMetric(meta, described["state"] is not None)
+    meta = _Metadata(**described | {"_sync": None})
+    meta.sync = _Sync(trainer.strategy.reduce, *described["_sync"])
+    return _ResultMetric(meta, is_tensor)
 
 
 def step_values(trainer: Trainer) -> dict[str, float]:
@@ -72,18 +69,19 @@ def epoch_values(trainer: Trainer) -> dict[str, float]:
     return {name: float(value) for name, value in trainer.callback_metrics.items() if name in names}
 
 
-def running_values(trainer: Trainer) -> dict[str, Any]:
-    """What the task has logged in this epoch so far on this rank, as plain data."""
-    results = trainer.fit_loop.epoch_loop._results
-    return {key: describe(x) for key, x in results.items() if not x.has_reset and x.meta.sync.group is None}
+def running_values(trainer: Trainer) -> dict[str, tuple[dict, dict | None]]:
+    """What the task has logged in this epoch on this rank: how, and its state; None of a torchmetrics object."""
+    results = trainer.fit_loop.epoch_loop._results.items()
+    items = {key: item for key, item in results if not item.has_reset and item.meta.sync.group is None}
+    return {key: (describe(item), dict(item.metric_state) if item.is_tensor else None) for key, item in items.items()}
 
 
 def restore_running_values(trainer: Trainer, task: LightningModule, values: dict[str, Any]) -> None:
     """Go on with what `running_values` gave; its tensors must be on the task's device."""
     trainer._logger_connector._first_loop_iter = True  # at the first batch of a loop it would forget what was logged
-    for key, described in values.items():
-        item = rebuild(trainer, described)
-        vars(item).update(described["state"] or {"value": task.get_submodule(described["meta"]["metric_attribute"])})
+    for key, (described, state) in values.items():
+        item = rebuild(trainer, described, state is not None)
+        vars(item).update(state or {"value": task.get_submodule(described["metric_attribute"])})
         item._update_count = 1
         item._forward_cache = item.value if item.is_tensor and not item.meta.on_epoch else None
         trainer.fit_loop.epoch_loop._results[key] = item
@@ -152,7 +150,7 @@ class RankLogger(StepLogger):
         loop: Any = self.trainer._active_loop
         results, samples = loop._results, evaluated(loop) if isinstance(loop, _EvaluationLoop) else 1
         mine = {
-            key: (describe(item) | {"state": {}}, share_of(item, samples))
+            key: (describe(item), share_of(item, samples))
             for key, item in results.items()
             if item.is_tensor and not (item.has_reset or item.meta.sync.rank_zero_only or item.meta.sync.group)
         }
@@ -161,9 +159,7 @@ class RankLogger(StepLogger):
             raise UserError("A rank has no batch of one of several loaders; give each rank samples of each loader.")
         for key in dict.fromkeys(key for _, theirs in ranks for key in theirs):
             parts = [theirs[key] for _, theirs in ranks if key in theirs]
-            if key not in results:  # other ranks alone have logged it
-                results[key] = rebuild(self.trainer, parts[0][0])
-            item = results[key]
+            item = results.setdefault(key, rebuild(self.trainer, parts[0][0]))  # other ranks alone may have logged it
             item.has_reset, item._update_count = False, max(1, item._update_count)
             value = joint([part for _, part in parts])
             item._computed = torch.tensor(value, dtype=item.value.dtype, device=self.trainer.strategy.root_device)
@@ -171,21 +167,11 @@ class RankLogger(StepLogger):
                 self._callback_metrics[item.meta.name] = item._computed
 
 
-class JoinBeforeWatchers(Checkpoint):
-    """Joins what the task logs at an epoch's end before early stopping reads it; a Checkpoint comes after the task."""
-
-    def __init__(self, first: Any):
-        self.first = first  # the one in whose place it stands, and for which it answers
-
-    def on_train_epoch_end(self, trainer: Trainer, task: LightningModule) -> None:
-        trainer._logger_connector.join()  # type: ignore[attr-defined]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(vars(self).get("first"), name)
-
-
 class RankLoader(_DataConnector):
-    """Deals the samples of a user's own loaders to the ranks, each once, in the order and batches they ask for."""
+    """Deals the samples of a user's own loaders to the ranks, each once, in the order and batches they ask for.
+
+    A batch sampler of a user's own kind is not taken apart: its batches are dealt.
+    """
 
     def __init__(self, trainer: Trainer, share: Callable[..., Any]):
         super().__init__(trainer)
@@ -196,21 +182,19 @@ class RankLoader(_DataConnector):
         if predicts or not isinstance(dataloader, DataLoader) or not self._requires_distributed_sampler(dataloader):
             return super()._prepare_dataloader(dataloader, shuffle, mode)
         batches, world = dataloader.batch_sampler, self.trainer.world_size
-        order: Any = getattr(batches, "sampler", dataloader.sampler)
-        few = hasattr(order, "__len__") and len(order) < world  # else a rank would have none
-        sampler = self.share(order, self.trainer.global_rank, world, equal=few or mode == RunningStage.TRAINING)
-        try:
-            arguments, keywords = _get_dataloader_init_args_and_kwargs(dataloader, sampler, mode)
-        except (TypeError, MisconfigurationException) as error:
-            raise UserError(f"The ranks cannot share a loader: {' '.join(str(error).split())}") from error
-        names = getattr(dataloader, "__pl_saved_arg_names", ())
-        if len(names) == len(arguments):  # else an argument may be given twice
-            keywords, arguments = dict(zip(names, arguments, strict=True)) | keywords, tuple()  # type: ignore[assignment]
-        if type(batches) is BatchSampler and dataloader.batch_size is None:
-            keywords |= {"batch_size": batches.batch_size, "drop_last": batches.drop_last}
-        if type(batches) is BatchSampler and "batch_size" in keywords and hasattr(order, "__len__"):
-            keywords["batch_size"] = sampler.even(keywords["batch_size"])
-        return _reinstantiate_wrapped_cls(dataloader, *arguments, **keywords)
+        order: Any = dataloader.sampler if batches is None else batches
+        if type(batches) is BatchSampler:
+            order = batches.sampler
+        sized = hasattr(order, "__len__")
+        equal = mode == RunningStage.TRAINING or (sized and len(order) < world)  # else a rank would have none
+        share = self.share(order, self.trainer.global_rank, world, equal)
+        own = {"sampler": share, "batch_sampler": None if batches is None else share, "_iterator": None}
+        if type(batches) is BatchSampler:
+            size = share.even(batches.batch_size) if sized else batches.batch_size
+            own |= {"batch_size": size, "batch_sampler": BatchSampler(share, size, batches.drop_last)}
+        mine = copy.copy(dataloader)
+        vars(mine).update(own)  # a DataLoader lets nobody set these
+        return mine
 
 
 def fetcher(trainer: Trainer) -> Any:
@@ -232,7 +216,8 @@ def join_ranks(trainer: Trainer, share: Callable[..., Any]) -> None:
         trainer._logger_connector = StepLogger(trainer)
         return
     trainer._logger_connector, trainer._data_connector = RankLogger(trainer), RankLoader(trainer, share)
-    trainer.callbacks.insert(1, JoinBeforeWatchers(trainer.checkpoint_callback))  # after the keeper, the first
+    signals = vars(trainer._signal_connector)
+    signals["_sigterm_notifier_fn"] = lambda *_: None  # else a rank waits in its handler for those that got no SIGTERM
     loop: Any = trainer.fit_loop.epoch_loop
     is_due = loop._should_check_val_fx
     if trainer._val_check_time_interval is not None:  # which each rank measures by its own clock
@@ -240,7 +225,14 @@ def join_ranks(trainer: Trainer, share: Callable[..., Any]) -> None:
 
 
 def shorten_steps(trainer: Trainer, task: LightningModule) -> None:
-    """Let Lightning pass over the hooks that nobody has overridden, and look only once at what does not change."""
+    """Let Lightning pass over the hooks that nobody has overridden, and look only once at what does not change.
+
+    Where there are several ranks, what the task logs at the end of an epoch is joined before early stopping reads it.
+    """
+    connector: Any = trainer._logger_connector
+    if isinstance(connector, RankLogger):
+        end = task.on_train_epoch_end
+        vars(task)["on_train_epoch_end"] = lambda: (end(), connector.join())  # type: ignore[func-returns-value]
     for each in (*trainer.callbacks, task):
         base: Any = LightningModule if each is task else Callback
         for name in STEP_HOOKS:

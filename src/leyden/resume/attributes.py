@@ -30,8 +30,7 @@ class Attributes:
 
     def __init__(self) -> None:
         self.before: dict[tuple[str, str], Any] = {}
-        self.to_restore: dict[str, dict[str, Any]] | None = {}  # what a checkpoint held; None: it is put back
-        self.metrics: dict[str, dict[str, Any]] = {}  # the states of torchmetrics objects that it held
+        self.to_restore: dict[str, dict[str, Any]] | None = {}  # what a checkpoint held, decoded; None: it is put back
 
     def begin(self, trainer: Trainer, task: LightningModule) -> None:
         """Note what is plain."""
@@ -41,12 +40,10 @@ class Attributes:
         """Once, after all hooks of a start: put back what a checkpoint held, and note what is no data."""
         if self.to_restore is None:
             return
-        to_restore, self.to_restore, places = self.to_restore, None, dict(holders(trainer, task))
-        for place in to_restore.keys() & places.keys():
-            for name, value in to_restore[place].items():
-                setattr(places[place], name, decode(value, task.device))
-        for name, state in self.metrics.items():  # which the task's `on_train_start` may have reset
-            vars(task.get_submodule(name)).update(state | {"_update_count": 1})
+        for place, holder in holders(trainer, task):
+            for name, value in self.to_restore.get(place, {}).items():
+                setattr(holder, name, value)
+        self.to_restore = None
         self.before |= {key: mark(value, plain) for key, value, plain in everything(trainer, task) if not plain}
 
     def changed(self, trainer: Trainer, task: LightningModule) -> tuple[dict[str, dict[str, Any]], list[str]]:
@@ -55,10 +52,11 @@ class Attributes:
         values: dict[str, dict[str, Any]] = {}
         lost = []
         for (place, name), value, plain in everything(trainer, task):
-            same = self.before.get((place, name)) == mark(value, plain)
-            if plain and not same:
+            if self.before.get((place, name)) == mark(value, plain):
+                continue
+            if plain:
                 values.setdefault(place, {})[name] = value
-            elif not same:
+            else:
                 what = f"{place}.{name} ({type(value).__name__})"
                 lost.append(f"{what} changes in training, and is no plain data that a checkpoint could hold")
         return values, lost
@@ -67,9 +65,8 @@ class Attributes:
 def everything(trainer: Trainer, task: LightningModule) -> Iterator[tuple[tuple[str, str], Any, bool]]:
     """Each attribute by owner and name: as a checkpoint would hold it and True, or as it is and False."""
     for place, holder in holders(trainer, task):
-        buffers = dict(holder.named_buffers(recurse=False)) if isinstance(holder, nn.Module) else {}
-        unsaved: set[str] = getattr(holder, "_non_persistent_buffers_set", set()) & buffers.keys()
-        for name, value in (vars(holder) | {name: buffers[name] for name in unsaved}).items():
+        more = ["grad"] if isinstance(holder, nn.Parameter) else getattr(holder, "_non_persistent_buffers_set", ())
+        for name, value in (vars(holder) | {name: getattr(holder, name) for name in more}).items():
             if name not in OWN and not isinstance(value, nn.Module):
                 try:
                     yield (place, name), encode(value), True
@@ -78,7 +75,7 @@ def everything(trainer: Trainer, task: LightningModule) -> Iterator[tuple[tuple[
 
 
 def holders(trainer: Trainer, task: LightningModule) -> Iterator[tuple[str, Any]]:
-    """The task, modules and callbacks of the user's own, and objects of own classes that they keep, under a name."""
+    """The task, its metrics, modules and callbacks of the user's own, and objects that these keep, under a name."""
     queue: list[tuple[str, Any]] = [("task", task)]
     count = Counter[str]()
     for callback in trainer.callbacks:
@@ -87,8 +84,10 @@ def holders(trainer: Trainer, task: LightningModule) -> Iterator[tuple[str, Any]
             queue.append((f"{name}{count[name] or ''}", callback))  # several of one class by their order
             count[name] += 1
     for name, part in task.named_modules():
-        if is_users_own(part) and not isinstance(part, Metric | MetricCollection):  # which have a state of their own
+        if is_users_own(part) or isinstance(part, Metric | MetricCollection):
             queue.append((f"task.{name}", part))
+    if not task.automatic_optimization:  # then gradients may add up over steps
+        queue += [(f"task.{name}", parameter) for name, parameter in task.named_parameters()]
     seen = set()
     for place, holder in queue:  # which grows meanwhile
         if id(holder) not in seen:
@@ -99,6 +98,7 @@ def holders(trainer: Trainer, task: LightningModule) -> Iterator[tuple[str, Any]
 
 
 def is_users_own(value: Any) -> bool:
+    """Whether its class is of no library."""
     return type(value).__module__.split(".")[0] not in LIBRARIES
 
 
@@ -114,7 +114,7 @@ def mark(value: Any, plain: bool) -> tuple:
         return type(value), value
     if plain or isinstance(value, GENERATORS):
         torch.save(value, buffer := io.BytesIO())  # pickle alone writes other bytes for an equal tensor
-        return type(value), buffer.getvalue()
+        return (buffer.getvalue(),)
     if is_holder(value):  # whose attributes are looked at
         return (type(value),)
     parts = value.values() if isinstance(value, dict) else value
@@ -127,19 +127,19 @@ def encode(value: Any) -> Any:
     kind = type(value)
     if kind in SCALARS:
         return value
-    if kind in (Tensor, nn.Parameter):
-        copy = value.detach().to("cpu", copy=True)
-        return copy if value.device.type == "cpu" else {KIND: "tensor", "data": copy}
     if kind in (list, tuple, set):
         return kind(map(encode, value))
     if kind in (dict, OrderedDict, Counter):
         return kind({encode(key): encode(child) for key, child in value.items()})
+    if kind in (Tensor, nn.Parameter):
+        copy = value.detach().to("cpu", copy=True)
+        return copy if value.device.type == "cpu" else {KIND: "tensor", "parts": copy}
     if kind is deque:
-        return {KIND: "deque", "data": encode(list(value)), "maxlen": value.maxlen}
+        return {KIND: "deque", "parts": (encode(list(value)), value.maxlen)}
     if kind is defaultdict and value.default_factory in FACTORIES.values():
-        return {KIND: "defaultdict", "data": encode(dict(value)), "factory": value.default_factory.__name__}
+        return {KIND: "defaultdict", "parts": (value.default_factory.__name__, encode(dict(value)))}
     if isinstance(value, np.ndarray | np.generic):
-        return {KIND: "numpy", "data": torch.from_numpy(np.array(value))}
+        return {KIND: "numpy", "parts": torch.from_numpy(np.array(value))}
     raise TypeError(kind)
 
 
@@ -157,9 +157,10 @@ def decode(value: Any, device: torch.device) -> Any:
         case None:
             return kind(data)
         case "tensor":
-            return data["data"].to(device)
+            return data["parts"].to(device)
+        case "numpy":
+            return data["parts"].numpy()[()]
         case "deque":
-            return deque(data["data"], data["maxlen"])
-        case "defaultdict":
-            return defaultdict(FACTORIES[data["factory"]], data["data"])
-    return data["data"].numpy()[()]
+            return deque(*data["parts"])
+    factory, items = data["parts"]  # of a defaultdict
+    return defaultdict(FACTORIES[factory], items)

@@ -93,12 +93,13 @@ def load(module: nn.Module, path: Path | str, strict: bool = True) -> None:
             weights[name if name in own or f"model.{name}" not in own else f"model.{name}"] = value
     fits = {name for name, value in weights.items() if name in own and state[own[name]].shape == value.shape}
     fitting = {own[name]: weights[name] for name in fits}
+    other = listed(sorted((weights.keys() | own.keys()) - fits))
     if not fitting:
         raise UserError(f"{path} holds no weights that fit this model.")
-    if other := listed(sorted((weights.keys() | own.keys()) - fits)):
+    if other and strict:
         what = f"in which {other} are missing, or too many, or of another shape"
-        if strict:
-            raise UserError(f"{path} does not fit this model, {what}; strict=false takes what fits.")
+        raise UserError(f"{path} does not fit this model, {what}; strict=false takes what fits.")
+    if other:
         log.warning("Of %s only what fits was taken, not %s.", path, other)
     if any(isinstance(value, DTensor) for value in state.values()):  # divided among devices
         set_model_state_dict(module, fitting, options=StateDictOptions(full_state_dict=True, strict=strict))
@@ -131,9 +132,8 @@ def leave_out_objects(checkpoint: dict[str, Any]) -> list[str]:
     left_out: list[str] = []
     for key in HYPER_PARAMETERS.keys() & checkpoint.keys():
         checkpoint.pop(HYPER_PARAMETERS[key], None)  # the class of the container
-        given: Any = checkpoint[key]
-        given = OmegaConf.to_container(given, resolve=True) if OmegaConf.is_config(given) else given
-        given = {k: OmegaConf.to_container(v, resolve=True) if OmegaConf.is_config(v) else v for k, v in given.items()}
+        items: Any = checkpoint[key].items()
+        given = {k: OmegaConf.to_container(v, resolve=True) if OmegaConf.is_config(v) else v for k, v in items}
         left_out += [name for name, value in given.items() if not is_plain(value)]
         checkpoint[key] = {name: value for name, value in given.items() if is_plain(value)}
     return left_out

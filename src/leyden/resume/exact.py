@@ -148,21 +148,16 @@ def seed_hooks(datamodule: Any, begin: Callable[[int], None], seed: int = 0) -> 
             loader.worker_init_fn = partial(ignore_signals_in_worker, then=loader.worker_init_fn or begin)
         return loader
 
-    def seeded_hook(name: str) -> Callable[..., Any]:
-        method = getattr(datamodule, name)
-
-        @wraps(method)
-        def hook(*arguments: Any, **keywords: Any) -> Any:
-            trainer = getattr(datamodule, "trainer", None)
-            every = trainer.reload_dataloaders_every_n_epochs if trainer and name == "train_dataloader" else 0
-            epoch = trainer.current_epoch // every * every if every else 0
-            with isolated(seed, epoch):  # loaders that are made anew may draw other samples
-                return tree_map(quiet, method(*arguments, **keywords))
-
-        return hook
+    def seeded(name: str, method: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+        trainer = getattr(datamodule, "trainer", None)
+        every = trainer.reload_dataloaders_every_n_epochs if trainer and name == "train_dataloader" else 0
+        epoch = trainer.current_epoch // every * every if every else 0
+        with isolated(seed, epoch):  # loaders that are made anew may draw other samples
+            return tree_map(quiet, method(*arguments, **keywords))
 
     for name in filter(partial(hasattr, datamodule), HOOKS):
-        setattr(datamodule, name, seeded_hook(name))
+        method = getattr(datamodule, name)
+        setattr(datamodule, name, wraps(method)(partial(seeded, name, method)))
     return datamodule
 
 

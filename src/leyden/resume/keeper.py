@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from leyden import UserError, listed, require
-from leyden.lightning_internals import AT_VALIDATIONS, logged, shorten_steps
+from leyden.lightning_internals import AT_VALIDATIONS, epoch_values, logged, shorten_steps
 from leyden.resume import exact, snapshot
 from leyden.resume.attributes import Attributes
 from leyden.resume.stopping import Guard, Stop
@@ -52,29 +52,28 @@ class Keeper(Callback):
         self.restored: dict[str, Any] = {}  # the entry `leyden` of the checkpoint that the run goes on from
         self.fixed: dict[str, Any] = {}  # what the run must not change while it goes on
         self.inexact: list[str] = []  # why the numbers will not be those of an unbroken run
-        self.before: set[str] = set()  # names of what was logged before a validation
         self.stop, self.guard, self.attributes = Stop(), Guard(judge), Attributes()
 
-    def on_sanity_check_end(self, trainer: Trainer, task: LightningModule) -> None:
-        if any(trainer.num_sanity_val_batches):
-            self.check_names(trainer)
+    def on_validation_end(self, trainer: Trainer, task: LightningModule) -> None:
+        """Judge what was logged; for a plateau this is a step of its schedule."""
+        if trainer.state.fn != "fit":
+            return
+        self.check_names(trainer)
+        if trainer.sanity_checking:
+            return
+        if not self.monitor.startswith("train/"):
+            self.consider(trainer)
+        for plateau in [] if self.ended(trainer) else self.plateaus(trainer):  # a run that goes on does this again
+            task.lr_scheduler_step(plateau.scheduler, logged(trainer)[plateau.monitor])
 
     def check_names(self, trainer: Trainer) -> None:
         """Raises UserError for a misspelt monitor or objective, where the task logs anything in validation."""
-        names = set(logged(trainer))
+        names = logged(trainer).keys()
         plateaus = [("task.monitor", plateau.monitor) for plateau in self.plateaus(trainer)]
         for key, name in [("objective", self.objective), ("checkpoint.monitor", self.monitor), *plateaus]:
             unknown = name not in names and not name.startswith("train/")  # which nobody knows before the epoch ends
-            if unknown and (names - self.before or plateaus):
+            if unknown and (plateaus or epoch_values(trainer)):
                 raise UserError(f"{key}={name} is not logged; choose one of {listed(sorted(names))}.")
-
-    def on_validation_end(self, trainer: Trainer, task: LightningModule) -> None:
-        if trainer.state.fn == "fit" and not trainer.sanity_checking:
-            self.check_names(trainer)
-            if not self.monitor.startswith("train/"):
-                self.consider(trainer)
-            for plateau in [] if self.ended(trainer) else self.plateaus(trainer):  # a run that goes on does this again
-                task.lr_scheduler_step(plateau.scheduler, logged(trainer)[plateau.monitor])
 
     def plateaus(self, trainer: Trainer) -> list[LRSchedulerConfig]:
         """The schedules that step at validations, for which Lightning has no interval."""
@@ -119,7 +118,6 @@ class Keeper(Callback):
             self.save_last(trainer, task)
 
     def on_validation_start(self, trainer: Trainer, task: LightningModule) -> None:
-        self.before = set(trainer.callback_metrics)
         if trainer.state.fn == "fit" and not trainer.sanity_checking and self.aligned:
             self.save_last(trainer, task)
 
@@ -149,14 +147,13 @@ class Keeper(Callback):
     def save_last(self, trainer: Trainer, task: LightningModule) -> None:
         """Write last.ckpt, once for each step; leave if a signal came."""
         self.stop.agreed(trainer)
-        ended = self.ended(trainer)  # `on_train_end` saves then, and leaves
         if self.saved != self.step:
             self.snapshot = snapshot.capture(trainer, task, self.attributes, self.directory)
             self.inexact = list(dict.fromkeys(self.inexact + self.snapshot.pop("lost")))
             self.saved, self.due = self.step, False
-            if not ended:
+            if not self.ended(trainer):
                 self.save(trainer, "last.ckpt")
-        if not ended:
+        if not self.ended(trainer):  # else `on_train_end` saves and leaves
             self.stop.leave()
 
     def save(self, trainer: Trainer, name: str) -> None:
@@ -165,13 +162,17 @@ class Keeper(Callback):
             trainer.save_checkpoint(self.directory / "checkpoints" / name)
 
     def on_save_checkpoint(self, trainer: Trainer, task: LightningModule, checkpoint: dict[str, Any]) -> None:
-        first = self.saved < 0 and not self.restored  # there is no last.ckpt yet
-        mine = {"step": self.step, "best": self.best, "inexact": self.inexact, "first": first}
-        mine["resumable"] = self.aligned and (self.over or not self.ended(trainer))
-        mine |= {"phase": "test" if self.over else "fit", "epoch": trainer.current_epoch}
-        mine["total_steps"] = trainer.estimated_stepping_batches
-        mine["metrics"] = {name: float(value) for name, value in trainer.callback_metrics.items()}
-        checkpoint["leyden"] = mine | self.fixed
+        checkpoint["leyden"] = self.fixed | {
+            "step": self.step,
+            "epoch": trainer.current_epoch,
+            "total_steps": trainer.estimated_stepping_batches,
+            "phase": "test" if self.over else "fit",
+            "resumable": self.aligned and (self.over or not self.ended(trainer)),
+            "first": self.saved < 0 and not self.restored,  # there is no last.ckpt yet
+            "best": self.best,
+            "metrics": {name: float(value) for name, value in trainer.callback_metrics.items()},
+            "inexact": self.inexact,
+        }
         if self.aligned:  # else the weights alone count: the best, inside an accumulation
             snapshot.set_counters(checkpoint["loops"]["fit_loop"])
             checkpoint["callbacks"] = self.snapshot["callbacks"]

@@ -27,11 +27,8 @@ class Table:
 
     def __init__(self, path: Path, rows: int):
         self.path, self.rows, self.columns = path, list[dict[str, Any]](), list[str]()
-        kept: list[dict[str, Any]] = []
-        if path.exists() and rows:
-            with open(path, newline="") as file:
-                kept = list(itertools.islice(csv.DictReader(file), rows))
-        self.write(*kept)
+        written = path.read_text().splitlines() if path.exists() else []
+        self.write(*itertools.islice(csv.DictReader(written), rows))
 
     def write(self, *rows: dict[str, Any]) -> None:
         self.rows += rows
@@ -55,18 +52,24 @@ class Clock:
 
     def __init__(self) -> None:
         self.mark: float | None = None  # the end of the last batch or validation
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin to count anew."""
         self.spent, self.waited, self.batches = 0.0, 0.0, 0
 
     def wait(self, seconds: float) -> None:
+        """Count what was spent on waiting for data."""
         self.waited += seconds
 
     def batch(self, trainer: Trainer) -> None:
         if trainer.fit_loop.epoch_loop.batch_progress.is_last_batch and trainer.strategy.root_device.type != "cpu":
             torch.accelerator.synchronize(trainer.strategy.root_device)
         if self.mark is None:
-            self.waited = 0.0
+            self.clear()
         else:
-            self.spent, self.batches = self.spent + time.perf_counter() - self.mark, self.batches + 1
+            self.spent += time.perf_counter() - self.mark
+            self.batches += 1
         self.mark = time.perf_counter()
 
     def skip(self) -> None:
@@ -75,14 +78,14 @@ class Clock:
 
     def epoch(self, trainer: Trainer) -> dict[str, float]:
         """The numbers of the epoch, empty where it had no batch to time."""
-        spent, waited, batches = self.spent, self.waited, self.batches
-        self.spent, self.waited, self.batches = 0.0, 0.0, 0
+        times: dict[str, float] = {}
+        if self.batches:
+            times["time/step_seconds"] = self.spent / self.batches
+            times["time/waiting"] = min(1.0, self.waited / self.spent)
+            if samples := samples_in(trainer, 1):
+                times["time/samples_per_second"] = self.batches * samples / self.spent
+        self.clear()
         self.skip()
-        if not batches:
-            return {}
-        times = {"time/step_seconds": spent / batches, "time/waiting": min(1.0, waited / spent)}
-        if samples := samples_in(trainer, 1):
-            times["time/samples_per_second"] = batches * samples / spent
         return times
 
 

@@ -8,35 +8,28 @@ from typing import Any
 import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import StochasticWeightAveraging
-from torch import Tensor
-from torch.utils._pytree import tree_map
-from torchmetrics import Metric
 
 from leyden import UserError
 from leyden.lightning_internals import gather, restore_running_values, running_values
 from leyden.resume import compiled
-from leyden.resume.attributes import Attributes
+from leyden.resume.attributes import Attributes, decode, encode
 
 EVENTS = "tensorboard/events.out.tfevents.*"  # files of a run that only grow
 
 
 def capture(trainer: Trainer, task: LightningModule, attributes: Attributes, directory: Path) -> dict[str, Any]:
-    """What later hooks change: callbacks, running values of each rank, lengths of files; `lost` cannot be held."""
+    """What later hooks change: callbacks, values of each rank, lengths of files; `lost` says what cannot be held."""
     changed, lost = attributes.changed(trainer, task)
-    metrics = [(name, part) for name, part in task.named_modules() if isinstance(part, Metric) and part.update_called]
-    states = {name: part.metric_state for name, part in metrics}
-    parameters = [] if task.automatic_optimization else task.named_parameters()
-    gradients = {name: part.grad for name, part in parameters if part.grad is not None}  # a task may still add to them
-    mine = on_device({"logged": running_values(trainer), "metrics": states, "gradients": gradients}, "cpu")
+    mine = encode({"logged": running_values(trainer), "attributes": changed})
     if any(isinstance(callback, StochasticWeightAveraging) for callback in trainer.callbacks):
         lost.append("StochasticWeightAveraging makes its schedule anew when a run goes on; callbacks=[ema] does not")
-    ranks = gather(trainer, (mine | {"attributes": changed}, lost + compiled.limits))
+    ranks = gather(trainer, (mine, lost + compiled.limits))
     callbacks = {callback.state_key: callback.state_dict() for callback in trainer.callbacks}
     return {
         "callbacks": copy.deepcopy({key: state for key, state in callbacks.items() if state}),
         "running": [running for running, _ in ranks],
         "files": lengths(trainer, directory),
-        "lost": list(dict.fromkeys(reason for _, reasons in ranks for reason in reasons)),
+        "lost": [reason for _, reasons in ranks for reason in reasons],
     }
 
 
@@ -51,15 +44,10 @@ def lengths(trainer: Trainer, directory: Path) -> dict[str, int]:
 def restore(trainer: Trainer, task: LightningModule, entry: dict[str, Any], attributes: Attributes) -> None:
     """Go on with the values of an entry `leyden` of a checkpoint; a rank that was not there then has none."""
     trainer.callback_metrics.update({name: torch.tensor(value) for name, value in entry["metrics"].items()})
-    if trainer.global_rank >= len(entry["running"]):
-        return
-    running = entry["running"][trainer.global_rank]
-    attributes.to_restore = running.pop("attributes")
-    mine = on_device(running, task.device)
-    attributes.metrics = mine["metrics"]
-    for name, gradient in mine.get("gradients", {}).items():
-        task.get_parameter(name).grad = gradient
-    restore_running_values(trainer, task, mine["logged"])
+    if trainer.global_rank < len(entry["running"]):
+        running = decode(entry["running"][trainer.global_rank], task.device)
+        attributes.to_restore = running["attributes"]
+        restore_running_values(trainer, task, running["logged"])
 
 
 def restore_files(directory: Path, lengths: dict[str, int]) -> None:
@@ -72,11 +60,6 @@ def restore_files(directory: Path, lengths: dict[str, int]) -> None:
             os.truncate(path, length)
     for path in directory.rglob(".*.part"):
         path.unlink()
-
-
-def on_device(node: Any, device: torch.device | str) -> Any:
-    """A copy of nested containers with their tensors on a device."""
-    return tree_map(lambda leaf: leaf.detach().to(device, copy=True) if isinstance(leaf, Tensor) else leaf, node)
 
 
 def set_counters(loops: dict[str, Any]) -> None:

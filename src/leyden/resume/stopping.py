@@ -87,9 +87,9 @@ class Guard:
     def consider_pruning(self, trainer: Trainer, value: float | None) -> None:
         """Stop where a search gives the run up for its objective; all ranks do as rank 0 says."""
         if self.judge and value is not None:
-            epochs, last = trainer.current_epoch + 1, trainer.max_epochs or -1
+            epochs = trainer.current_epoch + 1
             verdict = trainer.is_global_zero and self.judge(value, epochs)
-            self.pruned = trainer.strategy.broadcast(verdict) and epochs != last  # nothing is saved at the end
+            self.pruned = trainer.strategy.broadcast(verdict) and epochs != trainer.max_epochs  # where nothing is saved
             trainer.should_stop |= self.pruned
 
     def abort_nonfinite(self, trainer: Trainer, what: str) -> None:

@@ -110,7 +110,7 @@ def test_what_has_changed_travels_and_nothing_else():
 
     other, fresh, watch, after = start()
     fresh.lr = 0.2  # not changed in training: as the config says now
-    after.to_restore = values
+    after.to_restore = decode(values, CPU)
     fresh.outputs.append("of a hook of the start")
     after.restore(other, fresh)
     assert fresh.outputs == [torch.tensor(2.0)] and fresh.average.sum == 3 and fresh.average.count == 0

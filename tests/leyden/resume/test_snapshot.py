@@ -10,8 +10,8 @@ import torch
 from lightning import LightningModule
 from lightning.pytorch.callbacks import Callback
 from omegaconf import OmegaConf, open_dict
-from torchmetrics import MaxMetric, MeanMetric
-from torchmetrics.classification import MulticlassAccuracy
+from torchmetrics import MaxMetric, MeanMetric, MetricCollection
+from torchmetrics.classification import MulticlassAccuracy, MulticlassPrecision, MulticlassRecall
 
 import stress_resume
 from leyden.resume import checkpoints
@@ -225,6 +225,7 @@ class Recipes(Plain):
         super().__init__(model)
         self.outputs, self.running, self.lowest = [], None, float("inf")
         self.mean, self.largest = MeanMetric(), MaxMetric()
+        self.several = MetricCollection([MulticlassPrecision(10), MulticlassRecall(10)])  # of one state
 
     def training_step(self, batch, batch_idx):
         loss = super().training_step(batch, batch_idx)
@@ -232,14 +233,16 @@ class Recipes(Plain):
         self.running = 0.9 * (self.running or loss.item()) + 0.1 * loss.item() * np.random.rand()
         self.mean.update(loss * random.random())
         self.largest.update(loss)
+        self.several.update(self.model(batch[0]), batch[1])
         return loss
 
     def on_train_epoch_end(self):
         self.log("train/own_mean", torch.stack(self.outputs).mean())
         self.log_dict({"train/running": self.running, "train/mean": self.mean.compute()})
         self.log("train/largest", self.largest.compute())
+        self.log_dict({f"train/{name}": value for name, value in self.several.compute().items()})
         self.outputs.clear()
-        self.mean.reset(), self.largest.reset()
+        self.mean.reset(), self.largest.reset(), self.several.reset()
 
     def on_validation_epoch_end(self):
         if not self.trainer.sanity_checking:

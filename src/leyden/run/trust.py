@@ -33,10 +33,7 @@ KINDS = tuple(map(get_class, (  # of which classes of the libraries must be
 
 
 def checked(cfg: DictConfig, node: Any) -> Any:
-    """A node of the config as plain containers, resolved once, in which texts are texts: fit to be instantiated.
-
-    Raises UserError where it names something that may not be built.
-    """
+    """A node of the config as plain containers, resolved once; UserError where it names what may not be built."""
     tree: Any = OmegaConf.to_container(cfg, resolve=False)
     tree.pop("facts", None)  # what the data says
     known = {str(part.get("_target_")) for part in parts(tree)}

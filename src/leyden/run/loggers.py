@@ -20,12 +20,9 @@ from leyden.run import paths
 from leyden.run.keys import role
 from leyden.run.run import Run
 
-PATIENCE = {  # seconds that a run waits for a server, and how often it asks again
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "3",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
-    "WANDB_INIT_TIMEOUT": "30",
-    "WANDB_FINISH_TIMEOUT": "30",
-}
+# Seconds that a run waits for a server, and how often it asks again
+PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "3", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
+PATIENCE |= {"WANDB_INIT_TIMEOUT": "30", "WANDB_FINISH_TIMEOUT": "30"}
 log = logging.getLogger(__name__)
 
 

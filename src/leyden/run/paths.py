@@ -75,12 +75,7 @@ def latest(logs: Path, unfinished: bool) -> Run:
 
 def sweeps(logs: Path) -> list[Path]:
     """The directories of sweeps, first that whose first job began last."""
-
-    def began(path: Path) -> float:
-        starts = (Run(job).started for job in (path / "0", *path.glob("*/")))
-        return next(filter(None, starts), path.stat().st_mtime)
-
-    return sorted(logs.glob("sweep/*/"), key=began, reverse=True)
+    return sorted(logs.glob("sweep/*/"), key=lambda path: Run(path / "0").started or path.stat().st_mtime, reverse=True)
 
 
 def weights(source: str, logs: Path) -> Path:

@@ -93,8 +93,7 @@ def set_global_torch_flags(cfg: DictConfig) -> None:
     for logger in map(logging.getLogger, LOGGERS):
         logger.handlers.clear()
         logger.setLevel(logging.WARNING)
-    for pattern in NOISE:
-        warnings.filterwarnings("ignore", pattern)
+    warnings.filterwarnings("ignore", "|".join(NOISE))
     if not torch.cuda.is_available():  # else each optimizer step tries to load NVML again, 200 us
         os.environ.pop("PYTORCH_NVML_BASED_CUDA_CHECK", None)
     set_malloc_thresholds()

@@ -52,12 +52,10 @@ class LiveRun(Run):
         """Say that the run runs, and write its log from here on."""
         if self.writes or not is_first_rank():
             return
-        self.writes, before = True, self.record
-        if self.cfg.get("resume"):
-            here = {"at": now(), "after": before.get("reason") or self.status, **environment()}
-            fields = {"resumes": [*before.get("resumes", []), here]}
-        else:
-            fields = origin(self.cfg)
+        old = self.record if self.cfg.get("resume") else {}
+        here = {"at": now(), "after": old.get("reason") or self.status, **environment()}
+        fields = {"resumes": [*old.get("resumes", []), here]} if old else origin(self.cfg)
+        self.writes = True
         self.log_file.touch()  # a run has a log, though it may have nothing to say
         logging.getLogger().addHandler(self.file)
         self.start(**fields)
@@ -78,16 +76,11 @@ class LiveRun(Run):
         OmegaConf.save(tree, self.config_file)
         if patch := changes():
             (self.directory / "changes.patch").write_text(patch, encoding="utf-8")
-        self.update(
-            threads=torch.get_num_threads(),
-            world_size=trainer.world_size,
-            parameters=count(task),
-            precision=trainer.precision,
-            device=str(trainer.strategy.root_device),
-            kernels=dict(kernels.found),
-            data_fingerprint=getattr(datamodule, "fingerprint", None),
-            **(datamodule.notes if isinstance(datamodule, DataModule) else {}),
-        )
+        sizes = {"threads": torch.get_num_threads(), "world_size": trainer.world_size, "parameters": count(task)}
+        kinds = {"precision": trainer.precision, "device": str(trainer.strategy.root_device)}
+        kinds |= datamodule.notes if isinstance(datamodule, DataModule) else {}
+        fingerprint = getattr(datamodule, "fingerprint", None)
+        self.update(data_fingerprint=fingerprint, kernels=dict(kernels.found), **sizes, **kinds)
 
 
 @contextmanager

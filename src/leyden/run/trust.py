@@ -48,7 +48,8 @@ def checked(cfg: DictConfig, node: Any) -> Any:
             raise UserError(f"_target_ must be the name itself of a class or function; got `{target}`, from elsewhere.")
         if target != "???" and check(target, own + [target.split(".")[0]] * new, new):  # conf/: of any package
             kept.add(target)
-    return {"_convert_": "all"} | escaped(plain, kept) if isinstance(plain, dict) else escaped(plain, kept)
+    found = escaped(plain, kept)
+    return {"_convert_": "all"} | found if isinstance(found, dict) else found
 
 
 def escaped(node: Any, kept: set[str], boxed: bool = False) -> Any:

@@ -135,20 +135,14 @@ def load_model(run: str | Path, frozen: bool = True) -> nn.Module:
     require(not (outer and run == "latest"), "run", "the name or path of one run, as the config is stored", run)
     now: Any = outer or OmegaConf.load(paths.CONF / "_packages.yaml")
     found = paths.find(str(run), paths.logs_folder(now.get("log_dir")))
-    tree, weights = configs.stored(found.directory), str(found.checkpoint(str(run)))
-    tree.update(run=weights, run_dir=str(found.directory), own=[], trusted=configs.packages(now))
+    tree, weights = configs.stored(found.directory), found.checkpoint(str(run))
+    tree.update(run=str(weights), run_dir=str(found.directory), own=[], trusted=configs.packages(now))
     if OmegaConf.select(tree, "model.weights"):  # the checkpoint has them
         tree.model.weights = None
     with exact.isolated(0):  # what it draws leaves the draws of the other as they were
-        made = trained(tree)
+        made = task(tree)
+        checkpoints.load(made, weights)
     return Frozen(made) if frozen else made
-
-
-def trained(cfg: DictConfig) -> LightningModule:
-    """The task of a run, with the weights of the checkpoint that `cfg.run` is; UserError where they do not fit."""
-    made = task(cfg)
-    checkpoints.load(made, Path(cfg.run))
-    return made
 
 
 def watchers(cfg: DictConfig) -> list[Callback]:

@@ -30,7 +30,6 @@ NOISE = (
     ".*sync_dist=True.*",  # lightning_internals.RankLogger joins all values
     ".*number of training batches.*is smaller than the logging interval.*",
     ".*AMP with fp16 is not supported on CPU.*",  # said by `trainer` below, and stored
-    ".*Checkpoint directory.*exists and is not empty.*",
     ".*callbacks used to create the checkpoint.*",  # an evaluation needs no keeper
     ".*resuming from a checkpoint that ended before the epoch ended.*",  # exact.fast_forward
     ".*lr_scheduler.step.*before.*optimizer.step.*",  # fires falsely when a scaler skips its first step

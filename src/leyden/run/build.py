@@ -148,9 +148,12 @@ def load_model(run: str | Path, frozen: bool = True) -> nn.Module:
 def watchers(cfg: DictConfig) -> list[Callback]:
     """The keeper first, the chosen callbacks, and the records last."""
     run = Run(cfg.run_dir)
-    judge = study.judge(run.directory, partial(trust.checked, cfg))
     settings = {key: cfg[key] for key in ("seed", "exact", "objective")} | {"write": cfg.trainer.enable_checkpointing}
-    keeper = Keeper(str(run.directory), judge=judge, **settings, **cfg.checkpoint)
+
+    def checked(node: Any) -> Any:
+        return trust.checked(cfg, node)
+
+    keeper = Keeper(str(run.directory), judge=study.judge(run.directory, checked), **settings, **cfg.checkpoint)
     announce = partial(record.announce, cfg, f"{keeper.monitor} ({keeper.mode})")
     records = Records(str(run.directory), keeper, run.update, announce)
     return [keeper, *group(cfg, "callbacks", Callback), Mistakes(), records]
@@ -164,19 +167,24 @@ def trainer(cfg: DictConfig, callbacks: list[Callback]) -> Trainer:
     require(isinstance(time, str | None), "trainer.max_time", 'null or a text "DD:HH:MM:SS", in quotes', time)
     bar = bool(cfg.trainer.enable_progress_bar) and sys.stdout.isatty()
     plugins = make(cfg, "trainer.plugins", cfg.trainer.get("plugins") or [], list, _convert_="all")
-    ours: dict[str, Any] = {
-        "callbacks": callbacks + [RichProgressBar(refresh_rate=20)] * bar,
-        "logger": group(cfg, "logger", Logger),
-        "profiler": make(cfg, "profiler", cfg.profiler, Profiler) if cfg.get("profiler") else None,
-        "plugins": [*plugins, AtomicIO(Run(cfg.run_dir).update)],
-        "default_root_dir": cfg.run_dir,
-        "enable_checkpointing": any(isinstance(callback, Checkpoint) for callback in callbacks),
-        "enable_progress_bar": bar,
-    }
+    ours: dict[str, Any] = {}
     if cfg.trainer.strategy == "ddp":
         timeout = timedelta(seconds=cfg.get("timeout") or 600)
         ours["strategy"] = DDPStrategy(timeout=timeout, gradient_as_bucket_view=True)
-    built = make(cfg, "trainer", cfg.trainer, Trainer, **ours)
+    built = make(
+        cfg,
+        "trainer",
+        cfg.trainer,
+        Trainer,
+        **ours,
+        callbacks=callbacks + [RichProgressBar(refresh_rate=20)] * bar,
+        logger=group(cfg, "logger", Logger),
+        profiler=make(cfg, "profiler", cfg.profiler, Profiler) if cfg.get("profiler") else None,
+        plugins=[*plugins, AtomicIO(Run(cfg.run_dir).update)],
+        default_root_dir=cfg.run_dir,
+        enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
+        enable_progress_bar=bar,
+    )
     torch._inductor.config.deterministic = True  # no stopwatch chooses kernels of other bits; a Trainer sets it back
     lightning_internals.join_ranks(built, exact.Share)
     if (asked := str(cfg.trainer.precision)) != built.precision and built.is_global_zero:

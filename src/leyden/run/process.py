@@ -25,21 +25,21 @@ from leyden import require
 from leyden.data.datamodule import cores
 from leyden.resume import compiled
 
-NOISE = (
-    ".*does not have many workers.*",
-    ".*sync_dist=True.*",  # lightning_internals.RankLogger joins all values
-    ".*number of training batches.*is smaller than the logging interval.*",
-    ".*AMP with fp16 is not supported on CPU.*",  # said by `trainer` below, and stored
-    ".*callbacks used to create the checkpoint.*",  # an evaluation needs no keeper
-    ".*resuming from a checkpoint that ended before the epoch ended.*",  # exact.fast_forward
-    ".*lr_scheduler.step.*before.*optimizer.step.*",  # fires falsely when a scaler skips its first step
-    ".*isinstance.treespec, LeafSpec.*",
-    ".*across ranks is zero.*",
-    ".*srun. command is available on your system.*",  # ranks.count says it where it is needed
-    ".*requested to overfit but enabled .* shuffling.*",
-    ".*You have overridden .*transfer_batch.*",
-    ".*in eval mode at the start of training.*",  # what is frozen
-    ".*WeightAveraging callback with a model that overrides the configure_model.*",  # which builds no layers here
+NOISE = (  # in warnings
+    "does not have many workers",
+    "sync_dist=True",  # lightning_internals.RankLogger joins all values
+    "number of training batches.*is smaller than the logging interval",
+    "AMP with fp16 is not supported on CPU",  # said by `trainer` below, and stored
+    "callbacks used to create the checkpoint",  # an evaluation needs no keeper
+    "resuming from a checkpoint that ended before the epoch ended",  # exact.fast_forward
+    "lr_scheduler.step.*before.*optimizer.step",  # fires falsely when a scaler skips its first step
+    "isinstance.treespec, LeafSpec",
+    "across ranks is zero",
+    "srun. command is available on your system",  # ranks.count says it where it is needed
+    "requested to overfit but enabled .* shuffling",
+    "You have overridden .*transfer_batch",
+    "in eval mode at the start of training",  # what is frozen
+    "WeightAveraging callback with a model that overrides the configure_model",  # which builds no layers here
 )
 JOBS = itertools.count()  # of this process
 FLAGS = ("num_threads", "default_dtype", "float32_matmul_precision", "deterministic_debug_mode")  # of torch
@@ -92,7 +92,7 @@ def set_global_torch_flags(cfg: DictConfig) -> None:
     for logger in map(logging.getLogger, LOGGERS):
         logger.handlers.clear()
         logger.setLevel(logging.WARNING)
-    warnings.filterwarnings("ignore", "|".join(NOISE))
+    warnings.filterwarnings("ignore", f".*({'|'.join(NOISE)})")
     if not torch.cuda.is_available():  # else each optimizer step tries to load NVML again, 200 us
         os.environ.pop("PYTORCH_NVML_BASED_CUDA_CHECK", None)
     set_malloc_thresholds()

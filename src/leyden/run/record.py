@@ -52,9 +52,9 @@ class LiveRun(Run):
         """Say that the run runs, and write its log from here on."""
         if self.writes or not is_first_rank():
             return
-        old = self.record if self.cfg.get("resume") else {}
-        here = {"at": now(), "after": old.get("reason") or self.status, **environment()}
-        fields = {"resumes": [*old.get("resumes", []), here]} if old else origin(self.cfg)
+        old, here = self.record if self.cfg.get("resume") else {}, environment()
+        again = {"at": now(), "after": old.get("reason") or self.status} | here
+        fields = {"resumes": [*old.get("resumes", []), again]} if old else origin(self.cfg) | here
         self.writes = True
         self.log_file.touch()  # a run has a log, though it may have nothing to say
         logging.getLogger().addHandler(self.file)
@@ -161,11 +161,11 @@ def coding(facts: dict[str, Any]) -> tuple[list[str], list[Any]]:
 
 
 def origin(cfg: DictConfig) -> dict[str, Any]:
-    """What was asked for, when and where; `overrides`: of a job of a sweep, its own."""
+    """What was asked for and when; `overrides`: of a job of a sweep, its own."""
     file, tree = Path(cfg.run_dir) / ".hydra" / "overrides.yaml", OmegaConf.to_container(cfg)
     typed = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else []
     asked = {name: tree.get(name) for name in ("seed", "tags", "note", "rerun", "init_from")}
-    return {"overrides": typed, "started": now(), "resumes": []} | asked | environment()
+    return {"overrides": typed, "started": now(), "resumes": []} | asked
 
 
 def environment() -> dict[str, Any]:
@@ -193,8 +193,8 @@ def git(*arguments: str) -> str:
         return ""
 
 
-def count(module: torch.nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
+def count(task: LightningModule, frozen: bool = False) -> int:
+    return sum(parameter.numel() for parameter in task.parameters() if not (frozen and parameter.requires_grad))
 
 
 def announce(cfg: DictConfig, best: str, trainer: Trainer, task: LightningModule, batch: int | None) -> None:
@@ -202,9 +202,8 @@ def announce(cfg: DictConfig, best: str, trainer: Trainer, task: LightningModule
     name = str(OmegaConf.select(cfg, "model._target_") or cfg.task._target_).split(".")[-1]
     step = f"{batch} samples a step, " if batch else ""
     where = f"{trainer.strategy.root_device}, {trainer.precision}, {step}seed {cfg.seed}, best by {best}"
-    frozen = sum(parameter.numel() for parameter in task.parameters() if not parameter.requires_grad)
-    size = f"{count(task):,} parameters{f' ({frozen:,} are frozen)' if frozen else ''}"
-    log.info("%s of %s on %s", name, size, where)
+    frozen = f" ({count(task, frozen=True):,} are frozen)" if count(task, frozen=True) else ""
+    log.info("%s of %s parameters%s on %s", name, f"{count(task):,}", frozen, where)
 
 
 def drop_unused_groups(cfg: DictConfig) -> None:

@@ -16,7 +16,6 @@ from leyden.run.configs import literal
 
 logging.getLogger("hydra.utils").setLevel(logging.CRITICAL)  # what it says of a missing target our sentence says, too
 LIBRARIES = ("leyden", "torch", "torchvision", "lightning", "torchmetrics", "optuna")
-FUNCTIONS = ("leyden.load_model",)  # of ours that a config may call
 CLOSED = (  # modules that read pickles, run code that they are given, or start processes
     "leyden.deploy", "torchvision.datasets", "torch.fx", "torch.jit", "torch.onnx", "torch.distributed",
     "torch.utils.data.datapipes",
@@ -120,7 +119,7 @@ def defined(code: Any, home: str, name: str) -> bool:
 
 def shipped(found: Any, home: str, target: str) -> bool:
     """Whether this is a part of a run out of the libraries that the template is made of."""
-    if target in FUNCTIONS:
+    if target == "leyden.load_model":  # the one function of ours
         return True
     if any(word.startswith("_") for word in target.split(".")) or inside(home, CLOSED):
         return False

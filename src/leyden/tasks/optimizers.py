@@ -96,8 +96,7 @@ def schedule(optimizer: Optimizer, scheduler: partial, trainer: Trainer, monitor
         plain = {k: list(v) if isinstance(v, MutableSequence) else v for k, v in scheduler.keywords.items()}
         factor = partial(scheduler.func, **plain)  # Hydra's own would check its target, and its lists, at each step
         return {"scheduler": LambdaLR(optimizer, lambda step: factor(step, total)), "interval": "step"}
-    if not issubclass(scheduler.func, LRScheduler):
-        raise UserError(f"`scheduler` must be a scheduler of torch or a factor; got `{scheduler.func.__name__}`.")
+    require(issubclass(scheduler.func, LRScheduler), "scheduler", "one of torch or a factor", scheduler.func.__name__)
     if issubclass(scheduler.func, ReduceLROnPlateau):
         every = 1 if monitor.startswith("train/") else AT_VALIDATIONS
         return {"scheduler": scheduler(optimizer), "monitor": monitor, "frequency": every}

@@ -126,9 +126,10 @@ class Supervised(LightningModule):
 
     def update_metrics(self, split: str) -> None:
         """Of several batches at once: torchmetrics takes as long for one."""
-        outputs, y = zip(*self.kept, strict=True)
-        getattr(self, f"{split}_metrics").update(torch.cat(outputs), torch.cat(y))
-        self.kept = []
+        if self.kept:
+            outputs, y = zip(*self.kept, strict=True)
+            getattr(self, f"{split}_metrics").update(torch.cat(outputs), torch.cat(y))
+            self.kept = []
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         self.evaluate(batch, "val")
@@ -145,9 +146,8 @@ class Supervised(LightningModule):
         return {name: mean / samples for name, mean in zip(names, means, strict=True)}, int(samples)
 
     def end_evaluation(self, split: str) -> None:
+        self.update_metrics(split)
         metrics = getattr(self, f"{split}_metrics")
-        if self.kept:
-            self.update_metrics(split)
         means, self.samples = self.totals(split)
         self.log_dict(means | metrics.compute())
         metrics.reset()

@@ -55,5 +55,8 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 
 
 def lock(path: Path, seconds: float = -1) -> FileLock:
-    """A lock for `with`, which ends with the process; filelock.Timeout after so many seconds (-1: never)."""
+    """A lock for `with`, which the system lets go of when the process ends.
+
+    `seconds`: after which waiting for it ends in filelock.Timeout; -1: never.
+    """
     return FileLock(path, timeout=seconds)

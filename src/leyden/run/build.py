@@ -75,7 +75,10 @@ def group(cfg: DictConfig, name: str, kind: type) -> list[Any]:
 
 
 def data(cfg: DictConfig, split: str | None = None) -> LightningDataModule:
-    """The datamodule, whose draws come from the seed of the run that goes on or is read; `split`: see `check_same`."""
+    """The datamodule, whose draws come from the seed of the run that goes on or is read.
+
+    `split`: that `record.check_same` looks at; None: all.
+    """
     directory = cfg.run_dir if cfg.get("resume") else cfg.get("rerun")
     if cfg.get("run"):  # the checkpoint of another command
         directory = Path(cfg.run).parent.parent

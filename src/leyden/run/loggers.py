@@ -37,7 +37,8 @@ def begin(trainer: Trainer, cfg: DictConfig, resumed: bool) -> None:
                 logger.log_hyperparams(parameters(cfg, run.record))
                 logger.experiment.log_text(logger.run_id, text, "config.yaml")
             elif not isinstance(logger, TensorBoardLogger):
-                logger.log_hyperparams(OmegaConf.to_container(cfg, resolve=True))
+                settings: Any = OmegaConf.to_container(cfg, resolve=True)
+                logger.log_hyperparams(settings)
             elif logger.experiment and not resumed:
                 logger.experiment.add_text("command", f"```\n{run.record.get('command')}\n```", 0)
                 logger.experiment.add_text("config", f"```\n{text}\n```", 0)
@@ -49,7 +50,8 @@ def begin(trainer: Trainer, cfg: DictConfig, resumed: bool) -> None:
 def guard(logger: Any, run: Run) -> None:
     """Keep what the methods of a logger and of its experiment raise in run.json; it ends nothing.
 
-    After a failure they rest ten times as long as it took, so that a server that hangs costs little.
+    After a failure they rest ten times as long as it took, so that a server that hangs costs little, and one that is
+    back is used again.
     """
     rest, kind = 0.0, type(logger).__name__
 

@@ -52,9 +52,9 @@ class LiveRun(Run):
         """Say that the run runs, and write its log from here on."""
         if self.writes or not is_first_rank():
             return
-        old, here = self.record if self.cfg.get("resume") else {}, environment()
-        again = {"at": now(), "after": old.get("reason") or self.status} | here
-        fields = {"resumes": [*old.get("resumes", []), again]} if old else origin(self.cfg) | here
+        old = self.record if self.cfg.get("resume") else {}
+        here = {"at": now(), "after": old.get("reason") or self.status} | environment()
+        fields = {"resumes": [*old.get("resumes", []), here]} if old else origin(self.cfg)
         self.writes = True
         self.log_file.touch()  # a run has a log, though it may have nothing to say
         logging.getLogger().addHandler(self.file)
@@ -161,11 +161,11 @@ def coding(facts: dict[str, Any]) -> tuple[list[str], list[Any]]:
 
 
 def origin(cfg: DictConfig) -> dict[str, Any]:
-    """What was asked for and when; `overrides`: of a job of a sweep, its own."""
+    """What was asked for, when and where; `overrides`: of a job of a sweep, its own."""
     file, tree = Path(cfg.run_dir) / ".hydra" / "overrides.yaml", OmegaConf.to_container(cfg)
     typed = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else []
     asked = {name: tree.get(name) for name in ("seed", "tags", "note", "rerun", "init_from")}
-    return {"overrides": typed, "started": now(), "resumes": []} | asked
+    return {"overrides": typed, "started": now(), "resumes": []} | asked | environment()
 
 
 def environment() -> dict[str, Any]:

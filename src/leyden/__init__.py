@@ -2,9 +2,9 @@
 
 import sys
 from collections.abc import Iterable
-from importlib import import_module, metadata
+from importlib import import_module
 from importlib.abc import MetaPathFinder
-from importlib.machinery import PathFinder
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -14,6 +14,7 @@ LAZY = {  # public functions, and the modules that load torch or pandas for them
     "results": "leyden.report.results",
     "curves": "leyden.report.results",
 }
+SLOW = ("scipy", "matplotlib")
 
 
 def __getattr__(name: str) -> Any:
@@ -43,9 +44,9 @@ class Failed(UserError):
 
 def said(error: BaseException) -> str:
     """What an error says in one line, without a full stop; its name where it says nothing."""
-    text, _, tail = str(error).partition("\n    full_key: ")  # of OmegaConf
-    key, text = tail.partition("\n")[0], text.replace(" is not in struct", " is missing")
-    where = f"{key}: " if key and key not in text else ""
+    text, _, key = str(error).replace(" is not in struct", " is missing").partition("\n    full_key: ")  # of OmegaConf
+    key = key.partition("\n")[0]
+    where = f"{key}: " if key not in text else ""
     return where + " ".join(text.split()).rstrip(".") or type(error).__name__
 
 
@@ -70,35 +71,28 @@ class Later(ModuleType):
 
 
 class LeanMetrics(MetaPathFinder):
-    """Keeps torchmetrics, which Lightning imports, from importing scipy and matplotlib at once: 1.5 s of each start."""
+    """Loads torchmetrics, which Lightning imports, as if what is slow to import were missing: 1.5 s of each start.
+
+    Afterwards it finds them, and imports them where it uses them.
+    """
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name != "torchmetrics" or not (spec := PathFinder.find_spec(name, path)) or not spec.loader:
+        if name != "torchmetrics":
             return None
         sys.meta_path.remove(self)
+        spec: Any = find_spec(name)
         self.load, spec.loader.exec_module = spec.loader.exec_module, self.exec_module
         return spec
 
     def exec_module(self, module: ModuleType) -> None:
-        """Load it where neither seems to be installed, then let it find them."""
-        hidden, find = {"scipy", "matplotlib"} - sys.modules.keys(), metadata.Distribution.from_name
-        modules: Any = sys.modules
-        modules.update(dict.fromkeys(hidden))  # None: it cannot be imported
-        metadata.Distribution.from_name = lambda name: find(f"no {name}" if name in hidden else name)
-        try:
-            self.load(module)
-        finally:
-            metadata.Distribution.from_name = find
-            for name in hidden:
-                del sys.modules[name]
-        import_module("lightning_utilities.core.imports").package_available.cache_clear()
-        for requirement in vars(import_module("torchmetrics.utilities.imports")).values():
-            if getattr(requirement, "requirement", None) in hidden:
-                vars(requirement).pop("available", None)  # it looks again when it is asked
+        seen: Any = import_module("lightning_utilities.core.imports")
+        package, requirement = seen.package_available, seen.RequirementCache.__bool__
+        seen.package_available = lambda name: name not in SLOW and package(name)
+        seen.RequirementCache.__bool__ = lambda self: self.requirement not in SLOW and requirement(self)
+        self.load(module)
+        seen.package_available, seen.RequirementCache.__bool__ = package, requirement
         plot: Any = import_module("torchmetrics.utilities.plot")
-        if "matplotlib" in hidden:
-            plot.matplotlib, plot.plt = Later("matplotlib"), Later("matplotlib.pyplot")
+        plot.plt = Later("matplotlib.pyplot")
 
 
-if "torchmetrics" not in sys.modules:
-    sys.meta_path.insert(0, LeanMetrics())
+sys.meta_path.insert(0, LeanMetrics())

@@ -39,17 +39,15 @@ class Regression(Supervised):
     def step(self, batch: Any) -> tuple[Tensor, Tensor, Tensor]:
         """The loss of standardised values; predictions and targets in the target's unit, both less its mean.
 
-        The metrics are those of the values, but a float32 keeps more of a value that is near zero. Raises UserError
-        where the outputs are not as many as the targets: they would be broadcast.
+        The metrics are those of the values, but a float32 keeps more of a value that is near zero. UserError where the
+        outputs are not as many as the targets: they would be broadcast.
         """
         x, y = batch
         centred = (y.reshape(len(y), -1) - self.target_mean).float()
         outputs, std = self(x).to(centred.dtype), self.target_std.to(centred.dtype)
         if outputs.shape != centred.shape:
-            raise UserError(
-                f"model: its outputs for a batch are {list(outputs.shape)}, but the targets are {list(centred.shape)}; "
-                f"build it with num_classes={centred.shape[1]}."
-            )
+            must = f"{list(centred.shape)} as the targets are; build it with num_classes={centred.shape[1]}"
+            raise UserError(f"model: its outputs for a batch must be {must}; got {list(outputs.shape)}.")
         return self.loss(outputs, centred / std), outputs * std, centred
 
 

@@ -35,6 +35,7 @@ from leyden.resume.records import Records
 from leyden.run import configs, paths, record, study, trust
 from leyden.run.run import Run
 from leyden.tasks.optimizers import Frozen
+from leyden.tasks.supervised import Supervised
 
 FOR_TARGETS = {"numbers": "task=regression", "classes": "task=classification or, for a table, data.target_kind=numbers"}
 POSITIVE = ("val_check_interval", "check_val_every_n_epoch", "log_every_n_steps", "accumulate_grad_batches")
@@ -43,22 +44,19 @@ log = logging.getLogger(__name__)
 
 
 def make(cfg: DictConfig, key: str, node: Any, kind: type = object, **keywords: Any) -> Any:
-    """Instantiate a node of the config, which is called `key`; its texts stay as they are.
+    """Instantiate a node of the config, which is called `key`.
 
-    Raises:
-        UserError: whatever its constructor raises; it may not be built, or is of another kind.
+    Raises UserError for whatever its constructor raises, and where it may not be built, or is of another kind.
     """
     before = BUILT.set(cfg)
     try:
         made = instantiate(OmegaConf.create({key: trust.checked(cfg, node)})[key], **keywords)
-    except UserError:
-        raise
     except Exception as error:
         cause: BaseException = error
         while isinstance(cause, InstantiationException) and cause.__cause__:  # of Hydra: the constructor's own in it
             cause = cause.__cause__
         if isinstance(cause, UserError):
-            raise cause from error
+            raise cause from cause.__cause__
         if isinstance(cause, MissingMandatoryValue):
             raise UserError(f"{cause.full_key} is needed; type {cause.full_key}=<value>.") from error
         place = re.search(r"^full_key: (\S+)", str(error), re.M)
@@ -77,9 +75,9 @@ def group(cfg: DictConfig, name: str, kind: type) -> list[Any]:
 
 
 def data(cfg: DictConfig, split: str | None = None) -> LightningDataModule:
-    """The datamodule, whose draws come from the seed of the run that is read, goes on or is repeated.
+    """The datamodule, whose draws come from the seed of the run that goes on or is read.
 
-    `record.check_same` is asked for `split`; None: for all.
+    `split`: that `record.check_same` looks at; None: all.
     """
     directory = cfg.run_dir if cfg.get("resume") else cfg.get("rerun")
     if cfg.get("run"):  # the checkpoint of another command
@@ -98,11 +96,11 @@ def data(cfg: DictConfig, split: str | None = None) -> LightningDataModule:
 
 
 def facts(cfg: DictConfig, datamodule: LightningDataModule) -> None:
-    """Put what the data says of itself into cfg.facts, from where models and tasks take it; UserError if it cannot."""
+    """Put what the data says of itself into cfg.facts, from where models and tasks take it."""
     require(not cfg.facts, "facts", "left out, as the data says them", cfg.facts)
     found = getattr(datamodule, "facts", {})
     good = not any("_target_" in part for part in trust.parts(found))
-    require(good, "facts of the data", "without a key `_target_`, which builds something", found)
+    require(good, "facts of the data", "without a key `_target_`", found)
     cfg.facts = configs.literal(found)
 
 
@@ -120,43 +118,34 @@ def parts(cfg: DictConfig) -> tuple[LightningDataModule, LightningModule]:
 
 
 def task(cfg: DictConfig) -> LightningModule:
-    """The task with its model, optimizer and scheduler in it; UserError where it is for `targets` of another kind."""
+    """The task with its model, optimizer and scheduler in it."""
     target = {"_target_": OmegaConf.to_container(cfg.task, resolve=False).get("_target_"), "_partial_": True}
     found = "numbers" if "target_mean" in (cfg.facts or {}) else "classes"
     if getattr(make(cfg, "task", target).func, "targets", found) != found:
         raise UserError(f"The targets of the data are {found}; type {FOR_TARGETS[found]}.")
     made = make(cfg, "task", cfg.task, LightningModule)
     lazy = [name for name, parameter in made.named_parameters() if is_lazy(parameter)]
-    require(not lazy, "task", "of layers with all their sizes, as an optimizer and a checkpoint need them", lazy)
+    require(not lazy, "task", "of layers with all their sizes", lazy)
     return made
 
 
 def load_model(run: str | Path, frozen: bool = True) -> nn.Module:
     """The task of another run with its weights, without its data; if `frozen`, it stays as in an evaluation.
 
-    `run` is as `run=` takes it; a `latest` of a config is stored as the run that was found. Raises UserError where
-    there is none, where it may not be built, and for a `latest` in code, where it cannot be stored.
+    `run` is as `run=` takes it. Raises UserError where there is none, or where it may not be built.
     """
     outer = BUILT.get()
-    now: Any = OmegaConf.load(paths.CONF / "_packages.yaml") if outer is None else outer
-    sweep = Path(outer.run_dir).parent if outer else None
-    found = paths.find(str(run), paths.logs_folder(now.get("log_dir")), sweep=sweep)
-    if run == "latest" and outer and not configs.pin(outer, str(paths.in_words(found.directory))):
-        raise UserError("load_model('latest') must stand in the config, where the run that is found can be stored.")
-    tree, weights = configs.stored(found.directory), str(found.checkpoint(str(run)))
-    tree.update(run=weights, run_dir=str(found.directory), own=[], trusted=configs.packages(now))
+    require(not (outer and run == "latest"), "run", "the name or path of one run, as the config is stored", run)
+    now: Any = outer or OmegaConf.load(paths.CONF / "_packages.yaml")
+    found = paths.find(str(run), paths.logs_folder(now.get("log_dir")))
+    tree, weights = configs.stored(found.directory), found.checkpoint(str(run))
+    tree.update(run=str(weights), run_dir=str(found.directory), own=[], trusted=configs.packages(now))
     if OmegaConf.select(tree, "model.weights"):  # the checkpoint has them
         tree.model.weights = None
     with exact.isolated(0):  # what it draws leaves the draws of the other as they were
-        made = trained(tree)
+        made = task(tree)
+        checkpoints.load(made, weights)
     return Frozen(made) if frozen else made
-
-
-def trained(cfg: DictConfig) -> LightningModule:
-    """The task of a run, with the weights of the checkpoint that `cfg.run` is; UserError where they do not fit."""
-    made = task(cfg)
-    checkpoints.load(made, Path(cfg.run))
-    return made
 
 
 def watchers(cfg: DictConfig) -> list[Callback]:
@@ -175,13 +164,13 @@ def watchers(cfg: DictConfig) -> list[Callback]:
 
 def trainer(cfg: DictConfig, callbacks: list[Callback]) -> Trainer:
     """The Trainer with these callbacks, and with loggers and profiler."""
-    for key, value in cfg.trainer.items():  # what Lightning itself does not check
-        require(key not in POSITIVE or value is None or value > 0, f"trainer.{key}", "above 0", value)
-        text = key != "max_time" or value is None or isinstance(value, str)
-        require(text, "trainer.max_time", 'null or a text "DD:HH:MM:SS", in quotes', value)
+    for key in POSITIVE:  # which Lightning itself does not check, nor a time without quotes, a number in YAML
+        require((value := cfg.trainer.get(key)) is None or value > 0, f"trainer.{key}", "above 0", value)
+    time = cfg.trainer.get("max_time")
+    require(isinstance(time, str | None), "trainer.max_time", 'null or a text "DD:HH:MM:SS", in quotes', time)
     bar = bool(cfg.trainer.enable_progress_bar) and sys.stdout.isatty()
-    ours: dict[str, Any] = {}
     plugins = make(cfg, "trainer.plugins", cfg.trainer.get("plugins") or [], list, _convert_="all")
+    ours: dict[str, Any] = {}
     if cfg.trainer.strategy == "ddp":
         timeout = timedelta(seconds=cfg.get("timeout") or 600)
         ours["strategy"] = DDPStrategy(timeout=timeout, gradient_as_bucket_view=True)
@@ -209,7 +198,7 @@ def trainer(cfg: DictConfig, callbacks: list[Callback]) -> Trainer:
 def evaluate(
     trainer: Trainer, task: LightningModule, datamodule: LightningDataModule, weights: Path | None
 ) -> dict[str, Any]:
-    """Test the task, with other weights if given; the metrics and the number of samples, empty without test data."""
+    """Test the task, with other weights if given: the metrics and the number of samples, empty without test data."""
     split = "test" if isinstance(datamodule, DataModule) else getattr(datamodule, "tested", "test")
     if split == "train":  # which may be shuffled
         raise UserError("split=train needs a datamodule of leyden; type split=val or split=test.")
@@ -222,6 +211,6 @@ def evaluate(
     with failures.explained(trainer, task):
         found = run(task, datamodule=datamodule, verbose=False)
     metrics = {name: value for part in found for name, value in part.items()}
-    samples, details = getattr(task, "samples", None), getattr(task, "details", None)
-    apart = details if split != "val" and isinstance(details, dict) else {}  # what is known of each class
-    return metrics and metrics | apart | {"samples": samples if isinstance(samples, int) else None}
+    ours = isinstance(task, Supervised)
+    apart = getattr(task, "details", {}) if ours and split != "val" else {}  # what is known of each class
+    return metrics and metrics | apart | {"samples": task.samples if ours else None}

@@ -1,6 +1,5 @@
 """Configs: those of runs, text that is no config, and the resolvers that a YAML may use."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,11 @@ from leyden.run.keys import direction
 from leyden.run.paths import in_project
 from leyden.run.run import Run
 
-PACKAGES = ("own", "trusted")  # keys that say which packages a stored config may build from
 NEEDED = ("data", "task", "trainer")  # in the config of a run
 
 
 def stored(directory: Path) -> DictConfig:
-    """The tree that a run was built from, with its interpolations and threads; UserError if it cannot be read."""
+    """The tree that a run was built from, with its interpolations; UserError if it cannot be read."""
     run = Run(directory)
     try:
         tree = OmegaConf.load(run.config_file)
@@ -38,10 +36,8 @@ def is_stored(tree: DictConfig) -> bool:
 
 def packages(tree: DictConfig) -> list[str]:
     """The user's packages that a config may build from; one that does not come from a run, from all that it names."""
-    found = {package for name in PACKAGES for package in tree.get(name) or ()}
-    if not is_stored(tree):
-        found.update(re.findall(r"_target_: (\w+)\.", OmegaConf.to_yaml(tree)))
-    return sorted(found)
+    named = [] if is_stored(tree) else re.findall(r"_target_: (\w+)\.", OmegaConf.to_yaml(tree))
+    return sorted({*(tree.get("own") or ()), *(tree.get("trusted") or ()), *named})
 
 
 def continued(directory: Path, now: DictConfig) -> DictConfig:
@@ -72,19 +68,8 @@ def unused_groups(tree: DictConfig, typed: str = "") -> list[str]:
     return unused
 
 
-def pin(tree: DictConfig, run: str) -> bool:
-    """Store a run in the place of each `latest` in the groups of a tree; False where there is none."""
-    count = 0
-    for name, node in tree.items_ex(resolve=False):
-        if OmegaConf.is_dict(node):
-            text, found = re.subn("(?<=[:-] )latest$", json.dumps(run), OmegaConf.to_yaml(node), flags=re.M)
-            if found:
-                tree[name], count = OmegaConf.create(text), count + found
-    return count > 0
-
-
 def literal(value: Any) -> Any:
-    """A text, or each one in dicts and lists, as OmegaConf leaves it as it is."""
+    """Each text in dicts and lists so that OmegaConf leaves it as it is."""
     if type(value) in (list, tuple):
         return [literal(part) for part in value]
     if isinstance(value, dict):
@@ -93,13 +78,13 @@ def literal(value: Any) -> Any:
 
 
 def label(run_dir: str | None) -> str | None:
-    """The name of a run among all: of a job of a sweep with the sweep's."""
+    """The name of a run, of a job of a sweep with the sweep's."""
     path = Path(run_dir or "")
     return (f"{path.parent.name}-{path.name}" if path.name.isdecimal() else path.name) or None
 
 
 def mode(metric: str, monitor: str = "", mode_of_monitor: str | None = None) -> str | None:
-    """`min` or `max`: as is said of the monitor, where the metric is that one, else as the name says; None: unknown."""
+    """`min` or `max`: the monitor's own where the metric is that one, else as the name says; None: unknown."""
     return mode_of_monitor if metric == monitor else direction(metric)
 
 

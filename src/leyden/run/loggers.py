@@ -27,11 +27,7 @@ log = logging.getLogger(__name__)
 
 
 def begin(trainer: Trainer, cfg: DictConfig, resumed: bool) -> None:
-    """Tell each logger the config; TensorBoard keeps it, and is not told again when a run goes on.
-
-    Raises:
-        UserError: a logger cannot start: no login, no network, a file that cannot be written.
-    """
+    """Tell each logger the config, TensorBoard only once; UserError if one cannot start: no login, no network."""
     os.environ.update(PATIENCE | os.environ)
     threading.excepthook = show
     run, text = Run(cfg.run_dir), OmegaConf.to_yaml(cfg)
@@ -41,7 +37,8 @@ def begin(trainer: Trainer, cfg: DictConfig, resumed: bool) -> None:
                 logger.log_hyperparams(parameters(cfg, run.record))
                 logger.experiment.log_text(logger.run_id, text, "config.yaml")
             elif not isinstance(logger, TensorBoardLogger):
-                logger.log_hyperparams(OmegaConf.to_container(cfg, resolve=True))
+                settings: Any = OmegaConf.to_container(cfg, resolve=True)
+                logger.log_hyperparams(settings)
             elif logger.experiment and not resumed:
                 logger.experiment.add_text("command", f"```\n{run.record.get('command')}\n```", 0)
                 logger.experiment.add_text("config", f"```\n{text}\n```", 0)
@@ -54,20 +51,20 @@ def guard(logger: Any, run: Run) -> None:
     """Keep what the methods of a logger and of its experiment raise in run.json; it ends nothing.
 
     After a failure they rest ten times as long as it took, so that a server that hangs costs little, and one that is
-    back is used again. A method that failed or rests gives None.
+    back is used again.
     """
-    rest, failed, kind = 0.0, False, type(logger).__name__
+    rest, kind = 0.0, type(logger).__name__
 
     def call(method: Any, *arguments: Any, **keywords: Any) -> Any:
-        nonlocal rest, failed
+        nonlocal rest
         if (start := time.monotonic()) < rest:
             return None
         try:
             return method(*arguments, **keywords)
         except Exception as error:  # of any package
-            rest = start + 10 * (time.monotonic() - start)
-            if not failed:
-                failed, why = True, said(error)[:200]
+            first, rest = not rest, start + 10 * (time.monotonic() - start)
+            if first:
+                why = said(error)[:200]
                 run.update(failed_loggers=run.record.get("failed_loggers", {}) | {kind: why})
                 log.warning("%s failed; what it lacks is in metrics.csv: %s.", kind, why)
 
@@ -100,9 +97,9 @@ def outcome(results: dict[str, Any]) -> dict[str, float]:
     """The best monitored value and its counterpart in the test, or the last values where nothing was judged."""
     best, test = results.get("best"), results.get("test") or {}
     if not best:
-        return {f"last/{name}": value for name, value in (results.get("train") or {}).items()}
-    name = f"test/{best['monitor'].rpartition('/')[2]}"
-    return {f"best/{best['monitor']}": best["value"]} | ({f"best/{name}": test[name]} if name in test else {})
+        return {f"last/{name}": value for name, value in results["train"].items()}
+    values, name = {f"best/{best['monitor']}": best["value"]}, f"test/{best['monitor'].rpartition('/')[2]}"
+    return values | {f"best/{name}": test[name]} if name in test else values
 
 
 def columns(cfg: DictConfig, record: dict[str, Any]) -> dict[str, Any]:
@@ -140,12 +137,17 @@ def in_lines(results: dict[str, Any], directory: Path) -> str:
     """What a run came to, a plain line for each number, and where to look further."""
     best, test, path = results.get("best"), results.get("test") or {}, paths.in_words(directory)
     lines = [f"{best['monitor']} {best['value']:.4f} (best, epoch {best['epoch'] + 1})"] if best else []
-    several = "/dataloader_idx_"  # the name that Lightning gives to the values of each of several loaders
-    whole = {name: value for name, value in test.items() if name.partition(several)[0].count("/") == 1}
-    lines += [f"{name} {value:.4f}" for name, value in whole.items()]
-    if apart := sorted((test[name], name.split("/", 2)[2]) for name in test.keys() - whole.keys() if "/" in name):
-        shown = ", ".join(f"{name} {value:.3f}" for value, name in apart[:10])
-        lines.append(f"by class, lowest first: {shown}{', ...' if apart[10:] else ''}")
+    by_class = []
+    for name, value in test.items():
+        if name == "samples" or not isinstance(value, int | float):
+            continue
+        if "/" in name.partition("/dataloader_idx_")[0].partition("/")[2]:  # Lightning's, of several loaders
+            by_class.append((value, name.split("/", 2)[2]))
+        else:
+            lines.append(f"{name} {value:.4f}")
+    if by_class:
+        shown = ", ".join(f"{name} {value:.3f}" for value, name in sorted(by_class)[:10])
+        lines.append(f"by class, lowest first: {shown}{', ...' if by_class[10:] else ''}")
     if test:
         count = f" on {test['samples']} samples" if test["samples"] else ""
         lines.append(f"tested {test['checkpoint'] or 'the last weights'}{count}")

@@ -27,10 +27,12 @@ def in_words(path: Path) -> Path:
 
 def logs_folder(typed: str | None = None) -> Path:
     """The folder of all runs: as typed, or as conf/train.yaml and conf/local say."""
+    if typed is not None:
+        return in_project(typed)
+    local = CONF / "local" / f"{os.environ.get('LEYDEN_LOCAL', 'default')}.yaml"
     try:
-        local = CONF / "local" / f"{os.environ.get('LEYDEN_LOCAL', 'default')}.yaml"
         files = [file for file in (CONF / "train.yaml", local) if file.is_file()]
-        return in_project(OmegaConf.merge(*map(OmegaConf.load, files)).log_dir if typed is None else typed)
+        return in_project(OmegaConf.merge(*map(OmegaConf.load, files)).log_dir)
     except (OmegaConfBaseException, OSError, YAMLError) as error:
         raise UserError("log_dir of conf/ cannot be read here; type log_dir=<folder>.") from error
 
@@ -49,10 +51,10 @@ def create(folder: Path, name: str | None = None) -> Path:
             raise UserError(f"{path} cannot be made ({error.strerror}); type log_dir=<folder>.") from error
 
 
-def find(asked: str, logs: Path, unfinished: bool = False, sweep: Path | None = None) -> Run:
-    """A run from a path, a checkpoint in it, a name, or `latest`, as `latest` finds it."""
+def find(asked: str, logs: Path, unfinished: bool = False) -> Run:
+    """A run from a path, a checkpoint in it, a name, or `latest`."""
     if asked == "latest":
-        return latest(logs, unfinished, sweep)
+        return latest(logs, unfinished)
     for path in (Path(asked).expanduser(), in_project(asked), logs / "train" / asked):
         run = Run(path.parent.parent if path.suffix == ".ckpt" else path)
         if run.config_file.is_file() or run.record:  # the config of a run that has just begun is not there yet
@@ -60,13 +62,9 @@ def find(asked: str, logs: Path, unfinished: bool = False, sweep: Path | None = 
     raise UserError(f"{asked} is no run directory, nor a checkpoint in one, nor a run in {logs / 'train'}; try latest.")
 
 
-def latest(logs: Path, unfinished: bool, sweep: Path | None) -> Run:
-    """The run that began last of those with a checkpoint, or of the `unfinished` ones that nobody is running.
-
-    For a job of a `sweep` it is none of the other jobs, which would be another run for each.
-    """
-    jobs = [path for path in logs.glob("sweep/*/*/") if path.parent != sweep]
-    runs = map(Run, (*logs.glob("train/*/"), *jobs))
+def latest(logs: Path, unfinished: bool) -> Run:
+    """The run that began last of those with a checkpoint, or of the `unfinished` ones that nobody is running."""
+    runs = map(Run, (*logs.glob("train/*/"), *logs.glob("sweep/*/*/")))
     closed = (Status.RUNNING, Status.FINISHED, Status.UNKNOWN)
     for run in sorted(runs, key=lambda run: run.started, reverse=True):
         if (run.status not in closed and run.config_file.is_file()) if unfinished else run.begun:
@@ -76,13 +74,8 @@ def latest(logs: Path, unfinished: bool, sweep: Path | None) -> Run:
 
 
 def sweeps(logs: Path) -> list[Path]:
-    """The directories of sweeps, first that whose first job began last, wherever its clock stood."""
-
-    def began(path: Path) -> float:
-        starts = (Run(job).started for job in (path / "0", *path.glob("*/")))
-        return next(filter(None, starts), path.stat().st_mtime)
-
-    return sorted(logs.glob("sweep/*/"), key=began, reverse=True)
+    """The directories of sweeps, first that whose first job began last."""
+    return sorted(logs.glob("sweep/*/"), key=lambda path: Run(path / "0").started or path.stat().st_mtime, reverse=True)
 
 
 def weights(source: str, logs: Path) -> Path:

@@ -25,32 +25,25 @@ from leyden import require
 from leyden.data.datamodule import cores
 from leyden.resume import compiled
 
-NOISE = (
-    ".*does not have many workers.*",
-    ".*sync_dist=True.*",  # lightning_internals.RankLogger joins all values
-    ".*number of training batches.*is smaller than the logging interval.*",
-    ".*AMP with fp16 is not supported on CPU.*",  # said by `trainer` below, and stored
-    ".*Checkpoint directory.*exists and is not empty.*",
-    ".*callbacks used to create the checkpoint.*",  # an evaluation needs no keeper
-    ".*resuming from a checkpoint that ended before the epoch ended.*",  # exact.fast_forward
-    ".*lr_scheduler.step.*before.*optimizer.step.*",  # fires falsely when a scaler skips its first step
-    ".*isinstance.treespec, LeafSpec.*",
-    ".*across ranks is zero.*",
-    ".*srun. command is available on your system.*",  # ranks.count says it where it is needed
-    ".*requested to overfit but enabled .* shuffling.*",
-    ".*You have overridden .*transfer_batch.*",
-    ".*in eval mode at the start of training.*",  # what is frozen
-    ".*WeightAveraging callback with a model that overrides the configure_model.*",  # which builds no layers here
+NOISE = (  # in warnings
+    "does not have many workers",
+    "sync_dist=True",  # lightning_internals.RankLogger joins all values
+    "number of training batches.*is smaller than the logging interval",
+    "AMP with fp16 is not supported on CPU",  # said by `trainer` below, and stored
+    "callbacks used to create the checkpoint",  # an evaluation needs no keeper
+    "resuming from a checkpoint that ended before the epoch ended",  # exact.fast_forward
+    "lr_scheduler.step.*before.*optimizer.step",  # fires falsely when a scaler skips its first step
+    "isinstance.treespec, LeafSpec",
+    "across ranks is zero",
+    "srun. command is available on your system",  # ranks.count says it where it is needed
+    "requested to overfit but enabled .* shuffling",
+    "You have overridden .*transfer_batch",
+    "in eval mode at the start of training",  # what is frozen
+    "WeightAveraging callback with a model that overrides the configure_model",  # which builds no layers here
 )
 JOBS = itertools.count()  # of this process
-NAMED = ("num_threads", "default_dtype", "float32_matmul_precision", "deterministic_debug_mode")
+FLAGS = ("num_threads", "default_dtype", "float32_matmul_precision", "deterministic_debug_mode")  # of torch
 LOGGERS = ("lightning.pytorch", "lightning.fabric", "lightning")
-FLAGS: tuple[tuple[Any, Any], ...] = (  # of the whole process: how to read each, and to set it
-    *((getattr(torch, f"get_{name}"), getattr(torch, f"set_{name}")) for name in NAMED),
-    (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
-    (torch.is_grad_enabled, torch.set_grad_enabled),
-)
-ATTRIBUTES = ((inductor, "deterministic"), *((cudnn, name) for name in ("enabled", "benchmark", "deterministic")))
 
 
 @contextmanager
@@ -63,10 +56,13 @@ def restored() -> Iterator[None]:
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
     with ExitStack() as after, compiled.by_the_run_alone(), warnings.catch_warnings():
-        for get, put in FLAGS:
-            after.callback(put, get())
-        for owner, name in ATTRIBUTES:
-            after.callback(setattr, owner, name, getattr(owner, name))
+        for name in FLAGS:
+            after.callback(getattr(torch, f"set_{name}"), getattr(torch, f"get_{name}")())
+        after.callback(torch.autograd.set_detect_anomaly, torch.is_anomaly_enabled())
+        after.callback(torch.set_grad_enabled, torch.is_grad_enabled())
+        after.callback(setattr, inductor, "deterministic", inductor.deterministic)
+        for name in ("enabled", "benchmark", "deterministic"):
+            after.callback(setattr, cudnn, name, getattr(cudnn, name))
         for logger in map(logging.getLogger, (None, *LOGGERS)):
             after.callback(setattr, logger, "handlers", logger.handlers[:])
             after.callback(logger.setLevel, logger.level)
@@ -86,18 +82,17 @@ def set_handler(number: int, handler: Any) -> None:
 
 
 def set_global_torch_flags(cfg: DictConfig) -> None:
-    """Set what holds for the whole process: seed, threads, precision of products, and less noise."""
+    """Set what the config says of the whole process, and take away noise."""
     seed, precision, threads = cfg.seed, cfg.matmul_precision, cfg.threads
     require(type(seed) is int and 0 <= seed < 2**32, "seed", "a whole number from 0 to 4294967295", seed)
-    known = threads is None or (type(threads) is int and threads > 0)
-    require(known, "threads", "null or a whole number from 1 up", threads)
-    known = precision in ("highest", "high", "medium")
-    require(known, "matmul_precision", "one of highest, high, medium", precision)
+    counted = threads is None or (type(threads) is int and threads > 0)
+    require(counted, "threads", "null or a whole number from 1 up", threads)
+    precisions = ("highest", "high", "medium")
+    require(precision in precisions, "matmul_precision", f"one of {', '.join(precisions)}", precision)
     for logger in map(logging.getLogger, LOGGERS):
         logger.handlers.clear()
         logger.setLevel(logging.WARNING)
-    for pattern in NOISE:
-        warnings.filterwarnings("ignore", pattern)
+    warnings.filterwarnings("ignore", f".*({'|'.join(NOISE)})")
     if not torch.cuda.is_available():  # else each optimizer step tries to load NVML again, 200 us
         os.environ.pop("PYTORCH_NVML_BASED_CUDA_CHECK", None)
     set_malloc_thresholds()

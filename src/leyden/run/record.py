@@ -34,10 +34,7 @@ log = logging.getLogger(__name__)
 
 
 class LiveRun(Run):
-    """The run of this process, which writes in rank 0 only.
-
-    A run that goes on is not open before all is built: a refusal changes neither its status nor its log.
-    """
+    """The run of this process, of which rank 0 writes, and nothing before it is open."""
 
     def __init__(self, cfg: DictConfig):
         super().__init__(cfg.run_dir)
@@ -56,11 +53,12 @@ class LiveRun(Run):
         if self.writes or not is_first_rank():
             return
         old = self.record if self.cfg.get("resume") else {}
-        here = {"at": now(), "after": old.get("reason") or self.status, **environment()}
+        here = {"at": now(), "after": old.get("reason") or self.status} | environment()
+        fields = {"resumes": [*old.get("resumes", []), here]} if old else origin(self.cfg)
         self.writes = True
         self.log_file.touch()  # a run has a log, though it may have nothing to say
         logging.getLogger().addHandler(self.file)
-        self.start(**({"resumes": [*old.get("resumes", []), here]} if old else origin(self.cfg)))
+        self.start(**fields)
         threading.Thread(target=self.beat, daemon=True).start()
 
     def beat(self) -> None:
@@ -79,15 +77,18 @@ class LiveRun(Run):
         if patch := changes():
             (self.directory / "changes.patch").write_text(patch, encoding="utf-8")
         sizes = {"threads": torch.get_num_threads(), "world_size": trainer.world_size, "parameters": count(task)}
-        sizes |= datamodule.notes if isinstance(datamodule, DataModule) else {}
-        device, fingerprint = str(trainer.strategy.root_device), getattr(datamodule, "fingerprint", None)
-        kinds = {"precision": trainer.precision, "device": device, "kernels": dict(kernels.found)}
-        self.update(data_fingerprint=fingerprint, **sizes, **kinds)
+        kinds = {"precision": trainer.precision, "device": str(trainer.strategy.root_device)}
+        kinds |= datamodule.notes if isinstance(datamodule, DataModule) else {}
+        fingerprint = getattr(datamodule, "fingerprint", None)
+        self.update(data_fingerprint=fingerprint, kernels=dict(kernels.found), **sizes, **kinds)
 
 
 @contextmanager
 def recording(cfg: DictConfig) -> Iterator[LiveRun]:
-    """Keep run.json and train.log true from the start to the end; `process.restored` ends what is shown."""
+    """Keep run.json and train.log true from the start to the end; `process.restored` ends what is shown.
+
+    A run that goes on is opened when all is built: a refusal changes neither its status nor its log.
+    """
     screen, root = logging.StreamHandler(sys.stdout), logging.getLogger()
     screen.addFilter(lambda entry: entry.name.startswith("leyden") or entry.levelno >= logging.WARNING)
     screen.addFilter(lambda entry: entry.name != "leyden.file")  # for train.log alone
@@ -105,8 +106,7 @@ def recording(cfg: DictConfig) -> Iterator[LiveRun]:
         name = signal.Signals(error.code - 128).name if isinstance(error.code, int) and error.code > 128 else "exit"
         run.end(Status.STOPPED, name)
         if "resume" in cfg and is_first_rank():
-            where = shlex.quote(str(in_words(run.directory)))
-            then = f"go on with: python src/train.py resume={where}"
+            then = f"go on with: python src/train.py resume={shlex.quote(str(in_words(run.directory)))}"
             if name in WARNINGS and slurm_requeue():
                 then = "SLURM starts its job again, and it goes on by itself"
             log.warning("Stopped by %s; %s", name, then)
@@ -128,14 +128,13 @@ def is_first_rank() -> bool:
 
 
 def check_same(cfg: DictConfig, datamodule: DataModule, before: Run, split: str | None) -> None:
-    """Compare the data with what the run before saw, where a split that is asked for is cut by us.
+    """Compare the data with what the run before saw, where the split that is asked for (None: any) is cut by us.
 
     Raises UserError where test may hold what it was trained on, unless exact=false, or the classes are others.
     """
     then: Any = OmegaConf.to_container(cfg.facts or OmegaConf.create(), resolve=True)
     if then and coding(datamodule.facts) != coding(then):
-        what = "The classes or columns of the data are not those that the run was trained on"
-        raise UserError(f"{what}, and its numbers would mean nothing; bring the data back.")
+        raise UserError("The classes or columns of the data are not those that the run was trained on; bring it back.")
     seen, notes = before.record, datamodule.notes
     same, cut = seen["data_fingerprint"] == datamodule.fingerprint, {*seen.get("cut_splits", ()), *notes["cut_splits"]}
     if same or not (cfg.get("resume") or (cut and split in {None, *cut})):
@@ -144,9 +143,10 @@ def check_same(cfg: DictConfig, datamodule: DataModule, before: Run, split: str 
         data, old = (OmegaConf.to_container(tree.data) for tree in (cfg, configs.stored(before.directory)))
         if data != old:  # as its user says
             return
-    sizes = [", ".join(f"{k} {v:,}" for k, v in p.get("split_sizes", {}).items()) for p in (notes, seen)]
-    counts = f"(samples now: {sizes[0]}; then: {sizes[1]})"
-    changed = f"The data is not what the run was trained on {counts}, and its splits would not be the same"
+    changed = (
+        "The data is not what the run was trained on, and its splits would not be the same "
+        f"(samples now: {notes.get('split_sizes')}; then: {seen.get('split_sizes')})"
+    )
     if cfg.exact:
         raise UserError(f"{changed}; bring the data back, or type exact=false to go on all the same.")
     log.warning("%s; going on, as exact=false says.", changed)
@@ -163,9 +163,9 @@ def coding(facts: dict[str, Any]) -> tuple[list[str], list[Any]]:
 def origin(cfg: DictConfig) -> dict[str, Any]:
     """What was asked for, when and where; `overrides`: of a job of a sweep, its own."""
     file, tree = Path(cfg.run_dir) / ".hydra" / "overrides.yaml", OmegaConf.to_container(cfg)
-    typed = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else None
+    typed = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else []
     asked = {name: tree.get(name) for name in ("seed", "tags", "note", "rerun", "init_from")}
-    return {"overrides": typed or [], "started": now(), "resumes": []} | asked | environment()
+    return {"overrides": typed, "started": now(), "resumes": []} | asked | environment()
 
 
 def environment() -> dict[str, Any]:
@@ -193,20 +193,17 @@ def git(*arguments: str) -> str:
         return ""
 
 
-def count(module: torch.nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
+def count(task: LightningModule, frozen: bool = False) -> int:
+    return sum(parameter.numel() for parameter in task.parameters() if not (frozen and parameter.requires_grad))
 
 
 def announce(cfg: DictConfig, best: str, trainer: Trainer, task: LightningModule, batch: int | None) -> None:
     """Log what is about to be trained: `best` is what it is judged by, `batch` the samples of a step."""
-    networks = [part for part in task.children() if count(part)]
-    alone = networks[0] if len(networks) == 1 else task  # of several networks none stands for all
-    name = (cfg.task if alone is task else cfg.get("model", cfg.task))._target_.split(".")[-1]
+    name = str(OmegaConf.select(cfg, "model._target_") or cfg.task._target_).split(".")[-1]
     step = f"{batch} samples a step, " if batch else ""
     where = f"{trainer.strategy.root_device}, {trainer.precision}, {step}seed {cfg.seed}, best by {best}"
-    frozen = sum(parameter.numel() for parameter in task.parameters() if not parameter.requires_grad)
-    size = f"{count(task):,} parameters{f' ({frozen:,} are frozen)' if frozen else ''}"
-    log.info("%s of %s on %s", name, size, where)
+    frozen = f" ({count(task, frozen=True):,} are frozen)" if count(task, frozen=True) else ""
+    log.info("%s of %s parameters%s on %s", name, f"{count(task):,}", frozen, where)
 
 
 def drop_unused_groups(cfg: DictConfig) -> None:

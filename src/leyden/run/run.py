@@ -7,7 +7,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
@@ -105,27 +105,22 @@ class Run:
     def claim(self) -> Iterator[None]:
         """Hold the directory, until the process ends, however it ends; Busy if another one runs it."""
         self.check_free()
-        with ExitStack() as held:
-            try:
-                held.enter_context(lock(self.directory / ".lock", seconds=0))
-            except Timeout as error:
-                raise self.busy from error
+        try:
+            held = lock(self.directory / ".lock", seconds=0).acquire()
+        except Timeout as error:
+            raise Busy(f"{self.directory} is being run by another process; wait for its end.") from error
+        with held:
             yield
 
     def check_free(self) -> None:
         """Busy where another process runs it; to be asked before its other files, which may not be there yet."""
-        if alive(self.record):
-            raise self.busy
-
-    @property
-    def busy(self) -> Busy:
-        record = self.record
-        who = f" (process {record['pid']} on {record['host']})" if "pid" in record else ""
-        return Busy(f"{self.directory} is being run by another process{who}; wait for its end.")
+        if alive(record := self.record):
+            who = f"process {record.get('pid')} on {record.get('host')}"
+            raise Busy(f"{self.directory} is being run by another process ({who}); wait for its end.")
 
 
 def status_of(record: dict[str, Any]) -> Status:
-    """The status that a run.json says, but killed where nobody runs what it says is running."""
+    """The status that a run.json says, but killed where nobody runs it any more."""
     try:
         status = Status(record["status"])
     except (KeyError, ValueError):
@@ -144,8 +139,9 @@ def alive(record: dict[str, Any]) -> bool:
 
 def slurm_job() -> dict[str, Any] | None:
     """The job of SLURM that this process is in, and how often it was requeued."""
-    job = os.environ.get("SLURM_JOB_ID")
-    return {"job": job, "restarts": int(os.environ.get("SLURM_RESTART_COUNT") or 0)} if job else None
+    if job := os.environ.get("SLURM_JOB_ID"):
+        return {"job": job, "restarts": int(os.environ.get("SLURM_RESTART_COUNT") or 0)}
+    return None
 
 
 def started_again(record: dict[str, Any]) -> bool:
@@ -157,17 +153,17 @@ def started_again(record: dict[str, Any]) -> bool:
 
 def slurm_requeue() -> bool:
     """Let SLURM start this process's job again, as its time is nearly over; False where it is not to."""
-    job = slurm_job()
+    job, array = slurm_job(), os.environ.get("SLURM_ARRAY_JOB_ID")
     if job is None or job["restarts"] >= int(os.environ.get("LEYDEN_REQUEUES", 1000)):
         return False
-    task = os.environ.get("SLURM_ARRAY_TASK_ID")  # of an array; one task of it has the number of the whole as its own
-    name = f"{os.environ['SLURM_ARRAY_JOB_ID']}_{task}" if task else job["job"]
+    name = f"{array}_{os.environ['SLURM_ARRAY_TASK_ID']}" if array else job["job"]  # the array's alone is all tasks
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # which SLURM sends at once
-    with suppress(OSError, subprocess.TimeoutExpired):  # no scontrol here, or no answer
-        if subprocess.run(["scontrol", "requeue", name], capture_output=True, timeout=60).returncode == 0:
-            return True
-    signal.signal(signal.SIGTERM, before)
-    return False
+    try:
+        subprocess.run(["scontrol", "requeue", name], capture_output=True, timeout=60, check=True)
+        return True
+    except (OSError, subprocess.SubprocessError):  # no scontrol here, no answer, or a refusal
+        signal.signal(signal.SIGTERM, before)
+        return False
 
 
 def this_process() -> dict[str, Any]:

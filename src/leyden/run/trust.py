@@ -16,7 +16,6 @@ from leyden.run.configs import literal
 
 logging.getLogger("hydra.utils").setLevel(logging.CRITICAL)  # what it says of a missing target our sentence says, too
 LIBRARIES = ("leyden", "torch", "torchvision", "lightning", "torchmetrics", "optuna")
-FUNCTIONS = ("leyden.load_model",)  # of ours that a config may call
 CLOSED = (  # modules that read pickles, run code that they are given, or start processes
     "leyden.deploy", "torchvision.datasets", "torch.fx", "torch.jit", "torch.onnx", "torch.distributed",
     "torch.utils.data.datapipes",
@@ -33,10 +32,7 @@ KINDS = tuple(map(get_class, (  # of which classes of the libraries must be
 
 
 def checked(cfg: DictConfig, node: Any) -> Any:
-    """A node of the config as plain containers, resolved once, in which texts are texts: fit to be instantiated.
-
-    Raises UserError where it names something that may not be built.
-    """
+    """A node of the config as plain containers, resolved once; UserError where it names what may not be built."""
     tree: Any = OmegaConf.to_container(cfg, resolve=False)
     tree.pop("facts", None)  # what the data says
     known = {str(part.get("_target_")) for part in parts(tree)}
@@ -51,7 +47,8 @@ def checked(cfg: DictConfig, node: Any) -> Any:
             raise UserError(f"_target_ must be the name itself of a class or function; got `{target}`, from elsewhere.")
         if target != "???" and check(target, own + [target.split(".")[0]] * new, new):  # conf/: of any package
             kept.add(target)
-    return {"_convert_": "all"} | escaped(plain, kept) if isinstance(plain, dict) else escaped(plain, kept)
+    found = escaped(plain, kept)
+    return {"_convert_": "all"} | found if isinstance(found, dict) else found
 
 
 def escaped(node: Any, kept: set[str], boxed: bool = False) -> Any:
@@ -122,7 +119,7 @@ def defined(code: Any, home: str, name: str) -> bool:
 
 def shipped(found: Any, home: str, target: str) -> bool:
     """Whether this is a part of a run out of the libraries that the template is made of."""
-    if target in FUNCTIONS:
+    if target == "leyden.load_model":  # the one function of ours
         return True
     if any(word.startswith("_") for word in target.split(".")) or inside(home, CLOSED):
         return False

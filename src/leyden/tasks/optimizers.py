@@ -24,13 +24,13 @@ def configure_optimizers(
     """What `configure_optimizers` of a LightningModule returns, from the config's `${optimizer}` and `${scheduler}`.
 
     The scheduler is a partial of one of torch, or of a factor (step, total) -> share of the rate; a plateau watches
-    `monitor`. Raises UserError for what torch does not take.
+    `monitor`.
     """
     for name, part in ("optimizer", optimizer), ("scheduler", scheduler or optimizer):
         require(isinstance(part, partial), name, "a class or a function with `_partial_: true`", part)
     weights = dict.fromkeys(decayed(task))  # each once, where modules share it
-    rest = [p for p in dict.fromkeys(parameter for _, _, parameter in learning(task)) if p not in weights]
-    groups = [{"params": list(weights)}, {"params": rest, "weight_decay": 0.0}]
+    rest = dict.fromkeys(parameter for parameter, _ in learning(task) if parameter not in weights)
+    groups = [{"params": list(weights)}, {"params": list(rest), "weight_decay": 0.0}]
     keywords, trainer = dict(optimizer.keywords), task.trainer
     if keywords.get("fused") == "auto":
         keywords["fused"] = can_fuse(task)
@@ -38,9 +38,10 @@ def configure_optimizers(
         batches = min(trainer.accumulate_grad_batches, trainer.num_training_batches)
         keywords["lr"] *= trainer.world_size * batches  # (Goyal et al. 2017, arXiv:1706.02677)
     try:
-        made = optimizer.func([group for group in groups if group["params"]], **keywords)
-        stepped = {"lr_scheduler": schedule(made, scheduler, trainer, monitor)} if scheduler else {}
-        return {"optimizer": made} | stepped
+        made = {"optimizer": optimizer.func([group for group in groups if group["params"]], **keywords)}
+        if scheduler:
+            made["lr_scheduler"] = schedule(made["optimizer"], scheduler, trainer, monitor)
+        return made
     except (TypeError, ValueError) as error:
         raise UserError(f"optimizer or scheduler cannot be built: {error}.") from error
 
@@ -59,27 +60,30 @@ class Frozen(nn.Module):
         return super().train(False)
 
 
-def learning(module: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Parameter]]:
-    """Each parameter, with its module and its name there, but for what is frozen."""
-    if not isinstance(module, Frozen):
-        yield from ((module, name, parameter) for name, parameter in module.named_parameters(recurse=False))
-        for child in module.children():
-            yield from learning(child)
+def learning(module: nn.Module) -> Iterator[tuple[nn.Parameter, bool]]:
+    """Each parameter but for what is frozen, and whether weights decay there.
+
+    Those of matrices and kernels do: neither biases nor norms nor embeddings, which it only hurts.
+    """
+    if isinstance(module, Frozen):
+        return
+    for name, parameter in module.named_parameters(recurse=False):
+        spared = isinstance(module, nn.Embedding) or re.search("bias|embed|position|token", name)
+        yield parameter, parameter.ndim >= 2 and not spared
+    for child in module.children():
+        yield from learning(child)
 
 
-def decayed(task: LightningModule) -> list[nn.Parameter]:
-    """Matrices and kernels: neither biases nor norms nor embeddings, which weight decay only hurts."""
-    spared = re.compile("bias|embed|position|token")
-    found = [(part, name, p) for part, name, p in learning(task) if p.ndim >= 2 and not spared.search(name)]
-    return [parameter for part, _, parameter in found if not isinstance(part, nn.Embedding)]
+def decayed(module: nn.Module) -> list[nn.Parameter]:
+    return [parameter for parameter, decays in learning(module) if decays]
 
 
 def can_fuse(task: LightningModule) -> bool:
     """Whether one kernel can step all parameters; in mixed precision Lightning does not clip for such a kernel."""
-    mixed = task.trainer.precision.endswith("-mixed") and bool(task.trainer.gradient_clip_val)
-    if mixed:
+    if task.trainer.precision.endswith("-mixed") and task.trainer.gradient_clip_val:
         log.warning("The optimizer is not fused: in %s that excludes gradient clipping.", task.trainer.precision)
-    return not mixed and task.device.type in ("cpu", "cuda")
+        return False
+    return task.device.type in ("cpu", "cuda")
 
 
 def schedule(optimizer: Optimizer, scheduler: partial, trainer: Trainer, monitor: str) -> dict[str, Any]:
@@ -92,8 +96,7 @@ def schedule(optimizer: Optimizer, scheduler: partial, trainer: Trainer, monitor
         plain = {k: list(v) if isinstance(v, MutableSequence) else v for k, v in scheduler.keywords.items()}
         factor = partial(scheduler.func, **plain)  # Hydra's own would check its target, and its lists, at each step
         return {"scheduler": LambdaLR(optimizer, lambda step: factor(step, total)), "interval": "step"}
-    if not issubclass(scheduler.func, LRScheduler):
-        raise UserError(f"`scheduler` must be a scheduler of torch or a factor; got `{scheduler.func.__name__}`.")
+    require(issubclass(scheduler.func, LRScheduler), "scheduler", "one of torch or a factor", scheduler.func.__name__)
     if issubclass(scheduler.func, ReduceLROnPlateau):
         every = 1 if monitor.startswith("train/") else AT_VALIDATIONS
         return {"scheduler": scheduler(optimizer), "monitor": monitor, "frequency": every}

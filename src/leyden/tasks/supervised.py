@@ -25,7 +25,7 @@ class Supervised(LightningModule):
     partials; conf/task/_supervised.yaml explains the other arguments.
     """
 
-    counted: tuple[str, ...] = ()  # names of what `count` counts, besides the loss
+    counted: tuple[str, ...] = ()  # names of what `count` counts in training; in evaluation the metrics do
     meaning = "outputs"  # what `readout` gives: probs, values, or the outputs as they are
 
     def __init__(
@@ -49,14 +49,12 @@ class Supervised(LightningModule):
         self.l1, self.gradient_penalty = float(l1), float(gradient_penalty)
         for split in ("val", "test"):
             setattr(self, f"{split}_metrics", metrics.clone(prefix=f"{split}/"))
-        once = () if set(self.counted) <= set(metrics) else self.counted  # in evaluation the metrics count
-        self.names = {"train": self.counted, "val": once, "test": once}  # of what is counted
-        self.sums: dict[str, list[Any]] = {}  # of the running epoch of each split
+        self.sums: dict[str, list[Any]] = {}  # of the running epoch of each split: loss, counts, samples
         self.kept: list[tuple[Tensor, Tensor]] = []  # outputs and y of batches that the metrics have not seen yet
         self.samples = 0  # of the last evaluation
         self.compiles = compile
         if compile and gradient_penalty:
-            raise UserError("torch.compile has no second gradients; set task.compile=false or task.gradient_penalty=0.")
+            raise UserError("A compiled model has no second gradients; type task.compile=false.")
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "_current_fx_name":  # which Lightning writes forty times in a step
@@ -88,7 +86,7 @@ class Supervised(LightningModule):
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         loss, outputs, y = self.step(batch)
-        self.add("train", loss, outputs, y)
+        self.add("train", loss, len(y), *self.count(outputs.detach(), y))
         if (self.trainer.global_step + 1) % self.trainer.log_every_n_steps == 0:
             self.log("train/loss_step", loss.detach())
             self.log("lr", self.trainer.optimizers[0].param_groups[0]["lr"])
@@ -97,8 +95,8 @@ class Supervised(LightningModule):
     def penalised(self, loss: Tensor, samples: int) -> Tensor:
         """The mean loss of so many samples, with what is added to it in training.
 
-        The penalty is the mean squared norm of the gradient of a sample's loss in what the model saw of it (double
-        backpropagation: Drucker and LeCun 1992, doi:10.1109/72.165600).
+        The penalty is the mean over samples of the squared norm of the gradient of the loss in what the model saw
+        (double backpropagation: Drucker and LeCun 1992, doi:10.1109/72.165600).
         """
         if self.gradient_penalty:
             (gradient,) = torch.autograd.grad(loss * samples, self.seen, create_graph=True)
@@ -107,19 +105,18 @@ class Supervised(LightningModule):
             loss = loss + self.l1 * sum(p.abs().sum() for p in decayed(self))
         return loss
 
-    def add(self, split: str, loss: Tensor, outputs: Tensor, y: Tensor) -> None:
+    def add(self, split: str, loss: Tensor, samples: int, *counts: Tensor) -> None:
         """Sum up on the device: to read a number at each step would make the host wait for it."""
-        counts = self.count(outputs.detach(), y) if self.names[split] else []
-        parts = [loss.detach().float() * len(y), *counts, len(y)]
+        parts = [loss.detach().float() * samples, *counts, samples]
         self.sums[split] = [old + new for old, new in zip(self.sums.get(split, [0] * len(parts)), parts, strict=True)]
 
     def count(self, outputs: Tensor, y: Tensor) -> list[Tensor]:
-        """Sums over the batch for each name in `counted`."""
+        """The sum over the batch for each name in `counted`."""
         return []
 
     def evaluate(self, batch: Any, split: str) -> Tensor:
         loss, outputs, y = self.step(batch)
-        self.add(split, loss, outputs, y)
+        self.add(split, loss, len(y))
         if self.kept and outputs.shape[1:] != self.kept[0][0].shape[1:]:
             self.update_metrics(split)
         self.kept.append((outputs, y))
@@ -129,9 +126,10 @@ class Supervised(LightningModule):
 
     def update_metrics(self, split: str) -> None:
         """Of several batches at once: torchmetrics takes as long for one."""
-        outputs, y = zip(*self.kept, strict=True)
-        getattr(self, f"{split}_metrics").update(torch.cat(outputs), torch.cat(y))
-        self.kept = []
+        if self.kept:
+            outputs, y = zip(*self.kept, strict=True)
+            getattr(self, f"{split}_metrics").update(torch.cat(outputs), torch.cat(y))
+            self.kept = []
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         self.evaluate(batch, "val")
@@ -140,17 +138,16 @@ class Supervised(LightningModule):
         return self.evaluate(batch, "test")
 
     def totals(self, split: str) -> tuple[dict[str, Tensor], int]:
-        """Means over the epoch of the loss and of what is counted, and the number of samples."""
-        names = [f"{split}/{name}" for name in ("loss", *self.names[split])]
+        """Means over the epoch of the loss and of what is counted, and the number of samples, of all ranks."""
+        names = [f"{split}/{name}" for name in ("loss", *(self.counted if split == "train" else ()))]
         sums = self.sums.pop(split, [0] * (len(names) + 1))
         joint = torch.stack([torch.as_tensor(part, dtype=torch.float32, device=self.device) for part in sums])
         *means, samples = self.trainer.strategy.reduce(joint, reduce_op="sum")
         return {name: mean / samples for name, mean in zip(names, means, strict=True)}, int(samples)
 
-    def conclude(self, split: str) -> None:
+    def end_evaluation(self, split: str) -> None:
+        self.update_metrics(split)
         metrics = getattr(self, f"{split}_metrics")
-        if self.kept:
-            self.update_metrics(split)
         means, self.samples = self.totals(split)
         self.log_dict(means | metrics.compute())
         metrics.reset()
@@ -161,10 +158,10 @@ class Supervised(LightningModule):
             self.log("lr", self.trainer.optimizers[0].param_groups[0]["lr"])
 
     def on_validation_epoch_end(self) -> None:
-        self.conclude("val")
+        self.end_evaluation("val")
 
     def on_test_epoch_end(self) -> None:
-        self.conclude("test")
+        self.end_evaluation("test")
 
     def configure_model(self) -> None:
         """Divide the model among the devices that share it, where they do."""

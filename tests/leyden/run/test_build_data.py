@@ -101,7 +101,7 @@ def test_a_changed_data_set_is_refused_wherever_a_run_goes_on(kind, typed, tmp_p
     before = files(run)
     for name, keys in commands.items():
         status, said = typed(name, *keys)
-        assert status == 2 and "now: train 29, val 6, test 6; then: train 28, val 6, test 6" in said, said
+        assert status == 2 and "now: {'train': 29, 'val': 6, 'test': 6}; then: {'train': 28," in said, said
         assert "exact=false" in said and files(run) == before, name
     take_out(kind, where)
     assert typed("eval", "run=a")[0] == 0
@@ -109,7 +109,7 @@ def test_a_changed_data_set_is_refused_wherever_a_run_goes_on(kind, typed, tmp_p
     take_out(kind, where)
     for keys in (["rerun=a", "name=b"], ["resume=a", "trainer.max_epochs=2"]):
         status, said = typed("train", *keys)
-        assert status == 2 and "now: train 27, val 6, test 6; then" in said and "facts" not in said, said
+        assert status == 2 and "now: {'train': 27," in said and "facts" not in said, said
     assert typed("train", "rerun=a", "data.split_seed=1", "name=c")[0] == 0  # the user asks for another split
 
     for name, keys in commands.items():
@@ -118,7 +118,7 @@ def test_a_changed_data_set_is_refused_wherever_a_run_goes_on(kind, typed, tmp_p
     for path in [*(tmp_path / "logs").glob("eval/*/run.json"), *(tmp_path / "logs").glob("predict/*/run.json")]:
         evaluated = read_json(path)
         if evaluated["status"] == "finished" and "exact=false" in evaluated["command"]:
-            assert evaluated["exact"] is False and "now: train 27" in evaluated["not_exact"]
+            assert evaluated["exact"] is False and "now: {'train': 27" in evaluated["not_exact"]
         elif evaluated["status"] == "finished":
             assert "exact" not in evaluated
     assert typed("train", "rerun=a", "name=d", "exact=false")[0] == 0

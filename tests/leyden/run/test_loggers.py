@@ -221,6 +221,12 @@ def test_loaders_are_no_classes(tmp_path):
     assert shown[:2] == ["test/acc/dataloader_idx_0 0.5000", "by class, lowest first: a 0.250"]
 
 
+def test_each_number_of_the_test_is_shown_whatever_it_is_called(tmp_path):
+    test = {"test_acc": 0.5, "hits": 3, "test/acc": 0.25, "confusion": [[1]], "classes": ["a"]}
+    shown = loggers.in_lines({"test": test | {"samples": 8, "checkpoint": None}}, tmp_path).splitlines()
+    assert shown[:3] == ["test_acc 0.5000", "hits 3.0000", "test/acc 0.2500"] and shown[3].startswith("tested")
+
+
 class Flaky(CSVLogger):
     """A logger whose server ends after the start, and comes back."""
 

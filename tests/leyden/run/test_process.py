@@ -19,7 +19,8 @@ from leyden.run import process
 def state():
     """What a job must leave as it was."""
     return {
-        "flags": [str(get()) for get, _ in process.FLAGS],
+        "flags": [str(getattr(torch, f"get_{name}")()) for name in process.FLAGS],
+        "autograd": (torch.is_anomaly_enabled(), torch.is_grad_enabled()),
         "kernels": (cudnn.enabled, cudnn.benchmark, cudnn.deterministic, torch._inductor.config.deterministic),
         "compile": torch._dynamo.config.get_config_copy(),
         "signals": {number: signal.getsignal(number) for number in signal.valid_signals()},

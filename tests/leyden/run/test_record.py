@@ -81,8 +81,8 @@ class Pair(LightningModule):
         self.generator, self.critic = nn.Linear(2, 3), nn.Linear(3, 1)
 
 
-def test_several_networks_are_announced_by_the_name_of_their_task(caplog):
-    cfg = OmegaConf.create({"model": {"_target_": "lab.models.mlp.MLP"}, "task": {"_target_": "own.Pair"}, "seed": 1})
+def test_what_has_no_model_is_announced_by_the_name_of_its_task(caplog):
+    cfg = OmegaConf.create({"task": {"_target_": "own.Pair"}, "seed": 1})
     trainer = SimpleNamespace(strategy=SimpleNamespace(root_device="cpu"), precision="32-true")
     with caplog.at_level(logging.INFO):
         record.announce(cfg, "val/loss (min)", trainer, pair := Pair(), None)

@@ -132,19 +132,22 @@ def task(cfg: DictConfig) -> LightningModule:
 def load_model(run: str | Path, frozen: bool = True) -> nn.Module:
     """The task of another run with its weights, without its data; if `frozen`, it stays as in an evaluation.
 
-    `run` is as `run=` takes it. Raises UserError where there is none, or where it may not be built.
+    `run` is as `run=` takes it; a `latest` of a config is stored as the run that was found. Raises UserError where
+    there is none, where it may not be built, and for a `latest` in code, where it cannot be stored.
     """
     outer = BUILT.get()
-    require(not (outer and run == "latest"), "run", "the name or path of one run, as the config is stored", run)
-    now: Any = outer or OmegaConf.load(paths.CONF / "_packages.yaml")
-    found = paths.find(str(run), paths.logs_folder(now.get("log_dir")))
-    tree, weights = configs.stored(found.directory), found.checkpoint(str(run))
-    tree.update(run=str(weights), run_dir=str(found.directory), own=[], trusted=configs.packages(now))
+    now: Any = OmegaConf.load(paths.CONF / "_packages.yaml") if outer is None else outer
+    sweep = Path(outer.run_dir).parent if outer else None
+    found = paths.find(str(run), paths.logs_folder(now.get("log_dir")), sweep=sweep)
+    if run == "latest" and outer and not configs.pin(outer, str(paths.in_words(found.directory))):
+        raise UserError("load_model('latest') must stand in the config, where the run that is found can be stored.")
+    tree, weights = configs.stored(found.directory), str(found.checkpoint(str(run)))
+    tree.update(run=weights, run_dir=str(found.directory), own=[], trusted=configs.packages(now))
     if OmegaConf.select(tree, "model.weights"):  # the checkpoint has them
         tree.model.weights = None
     with exact.isolated(0):  # what it draws leaves the draws of the other as they were
         made = task(tree)
-        checkpoints.load(made, weights)
+        checkpoints.load(made, Path(weights))
     return Frozen(made) if frozen else made
 
 

@@ -1,5 +1,6 @@
 """Configs: those of runs, text that is no config, and the resolvers that a YAML may use."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,17 @@ def unused_groups(tree: DictConfig, typed: str = "") -> list[str]:
             unused.append(name)
             rest = others
     return unused
+
+
+def pin(tree: DictConfig, run: str) -> bool:
+    """Store a run in the place of each `latest` in the groups of a tree; False where there is none."""
+    count = 0
+    for name, node in tree.items_ex(resolve=False):
+        if OmegaConf.is_dict(node):
+            text, found = re.subn("(?<=[:-] )latest$", json.dumps(run), OmegaConf.to_yaml(node), flags=re.M)
+            if found:
+                tree[name], count = OmegaConf.create(text), count + found
+    return count > 0
 
 
 def literal(value: Any) -> Any:

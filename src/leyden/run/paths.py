@@ -51,10 +51,10 @@ def create(folder: Path, name: str | None = None) -> Path:
             raise UserError(f"{path} cannot be made ({error.strerror}); type log_dir=<folder>.") from error
 
 
-def find(asked: str, logs: Path, unfinished: bool = False) -> Run:
-    """A run from a path, a checkpoint in it, a name, or `latest`."""
+def find(asked: str, logs: Path, unfinished: bool = False, sweep: Path | None = None) -> Run:
+    """A run from a path, a checkpoint in it, a name, or `latest`, as `latest` finds it."""
     if asked == "latest":
-        return latest(logs, unfinished)
+        return latest(logs, unfinished, sweep)
     for path in (Path(asked).expanduser(), in_project(asked), logs / "train" / asked):
         run = Run(path.parent.parent if path.suffix == ".ckpt" else path)
         if run.config_file.is_file() or run.record:  # the config of a run that has just begun is not there yet
@@ -62,9 +62,13 @@ def find(asked: str, logs: Path, unfinished: bool = False) -> Run:
     raise UserError(f"{asked} is no run directory, nor a checkpoint in one, nor a run in {logs / 'train'}; try latest.")
 
 
-def latest(logs: Path, unfinished: bool) -> Run:
-    """The run that began last of those with a checkpoint, or of the `unfinished` ones that nobody is running."""
-    runs = map(Run, (*logs.glob("train/*/"), *logs.glob("sweep/*/*/")))
+def latest(logs: Path, unfinished: bool, sweep: Path | None) -> Run:
+    """The run that began last of those with a checkpoint, or of the `unfinished` ones that nobody is running.
+
+    For a job of a `sweep` it is none of the other jobs, which would be another run for each.
+    """
+    jobs = [path for path in logs.glob("sweep/*/*/") if path.parent != sweep]
+    runs = map(Run, (*logs.glob("train/*/"), *jobs))
     closed = (Status.RUNNING, Status.FINISHED, Status.UNKNOWN)
     for run in sorted(runs, key=lambda run: run.started, reverse=True):
         if (run.status not in closed and run.config_file.is_file()) if unfinished else run.begun:

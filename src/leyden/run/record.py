@@ -193,13 +193,15 @@ def git(*arguments: str) -> str:
         return ""
 
 
-def count(task: LightningModule, frozen: bool = False) -> int:
+def count(task: torch.nn.Module, frozen: bool = False) -> int:
     return sum(parameter.numel() for parameter in task.parameters() if not (frozen and parameter.requires_grad))
 
 
 def announce(cfg: DictConfig, best: str, trainer: Trainer, task: LightningModule, batch: int | None) -> None:
     """Log what is about to be trained: `best` is what it is judged by, `batch` the samples of a step."""
-    name = str(OmegaConf.select(cfg, "model._target_") or cfg.task._target_).split(".")[-1]
+    networks = [part for part in task.children() if count(part)]
+    one = len(networks) == 1  # of several networks none stands for all
+    name = (cfg.get("model", cfg.task) if one else cfg.task)._target_.split(".")[-1]
     step = f"{batch} samples a step, " if batch else ""
     where = f"{trainer.strategy.root_device}, {trainer.precision}, {step}seed {cfg.seed}, best by {best}"
     frozen = f" ({count(task, frozen=True):,} are frozen)" if count(task, frozen=True) else ""

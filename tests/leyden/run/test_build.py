@@ -1,3 +1,5 @@
+import shutil
+
 import pytest
 import torch
 
@@ -6,7 +8,7 @@ from conftest import SMALL
 from leyden import UserError
 from leyden.resume import checkpoints
 from leyden.resume.checkpoints import AtomicIO
-from leyden.run import build, paths
+from leyden.run import build, configs, paths
 from leyden.run.run import Run
 
 FOREIGN = paths.PROJECT / "tests" / "foreign" / "conf"
@@ -150,19 +152,22 @@ def test_what_a_constructor_does_not_take_is_a_sentence(script, tmp_path, typed,
     assert status == 2 and len(wrong.splitlines()) == 1 and said in wrong, wrong
 
 
-TEACHERS = {"yaml": "task.teacher.run=teacher", "constructor": "task.teacher=teacher"}
+TEACHERS = {"yaml": "task.teacher.run=latest", "constructor": "task.teacher=latest"}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", TEACHERS)
 def test_a_teacher_is_a_run_that_was_found_and_does_not_learn(place, train, script, tmp_path):
     (tmp_path / "train").mkdir()
-    logs, search = tmp_path / "train", f"hydra.searchpath=['file://{FOREIGN}']"
-    teacher = train("seed=1", "model.hidden=[9]", folder="train/teacher")
+    logs, search = tmp_path / "train", f"--config-dir={FOREIGN}"
+    old, teacher = train(folder="train/old"), train("seed=1", "model.hidden=[9]", folder="train/teacher")
     keys = [search, *SMALL, f"log_dir='{tmp_path}'", "task=distill", "trainer.max_epochs=1"]
     status, _, wrong = script("train.py", *keys, TEACHERS[place], "name=student", "optimizer.scale_lr=true")
     assert status == 0, wrong
+    shutil.rmtree(old)
     run, content = Run(logs / "student"), checkpoints.read(logs / "student" / "checkpoints" / "last.ckpt")
+    stored = configs.stored(run.directory)
+    assert "latest" not in str(stored) and str(stored).count(str(teacher)) == 1
     before = checkpoints.read(Run(teacher).checkpoint())["state_dict"]
     kept = {k.removeprefix("teacher.module."): v for k, v in content["state_dict"].items() if k.startswith("teacher.")}
     assert kept.keys() == before.keys() and all(torch.equal(kept[name], before[name]) for name in kept)
@@ -184,10 +189,14 @@ def test_a_teacher_is_a_run_that_was_found_and_does_not_learn(place, train, scri
     assert Run(logs / "again").metrics["weights_sha256"] == checkpoints.sha256(content["state_dict"])
 
 
-def test_a_config_names_its_teacher(train):
-    node = "task.model={_target_:leyden.load_model,run:latest}"
-    with pytest.raises(UserError, match="`run` must be the name or path of one run"):
-        train(node)
+def test_a_job_of_a_sweep_has_no_teacher_of_its_sweep(tmp_path):
+    for number, place in enumerate(("train/old", "sweep/s/0")):
+        run = Run(tmp_path / place)
+        run.checkpoints.mkdir(parents=True)
+        run.last.touch()
+        run.update(started=f"2026-01-0{number + 1}T00:00:00+00:00")
+    assert paths.find("latest", tmp_path).directory == tmp_path / "sweep/s/0"
+    assert paths.find("latest", tmp_path, sweep=tmp_path / "sweep/s").directory == tmp_path / "train/old"
 
 
 def test_a_model_of_a_run_in_python(train, tmp_path):

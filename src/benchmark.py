@@ -73,8 +73,8 @@ def benchmark(cfg: DictConfig) -> float:
         if "bare validation" in seconds:
             ratio["validation"] = (seconds["bare validation"] / seconds["Trainer validation"]).median()
         advice = bottleneck(seconds.median(), getattr(trainer.train_dataloader, "num_workers", 0))
-        found = {"ratio": ratio, "bottleneck": advice, "seconds_per_batch": seconds.to_dict("list")}
-        write_json(run.directory / "benchmark.json", found)
+        found = {"ratio": ratio, "bottleneck": advice}
+        write_json(run.directory / "benchmark.json", found | {"seconds_per_batch": seconds.to_dict("list")})
         table = (1e6 * seconds).agg(["median", "min", "max"]).T.to_string(float_format="{:,.0f}".format)
         lines = [f"Trainer/bare, {what}: {value:.2f}" for what, value in ratio.items()]
         log.info("%s", "\n".join(["us per batch", table, advice, *lines]))
@@ -128,10 +128,9 @@ def scale(cfg: DictConfig, folder: Path) -> float:
         numpy.lib.format.open_memmap(folder / str(count) / "x.npy", "w+", "uint8", (count, 1, 8, 8))
         numpy.save(folder / str(count) / "y.npy", numpy.arange(count) % 10)
     usual = {name: SIZES[name].format(sizes[0], folder) for name, sizes in cfg.sizes.items()}
-    figure, rates = Figure((3 * len(cfg.sizes), 3), layout="constrained"), {}
-    for axes, (name, sizes) in zip(
-        figure.subplots(1, len(cfg.sizes), squeeze=False)[0], cfg.sizes.items(), strict=True
-    ):
+    figure, rates = Figure((3 * len(cfg.sizes), 3), layout="constrained"), dict[str, list[float]]()
+    plots = figure.subplots(1, len(cfg.sizes), squeeze=False)[0]
+    for axes, (name, sizes) in zip(plots, cfg.sizes.items(), strict=True):
         rates[name] = []
         for size in sorted(sizes):
             typed = usual | {name: SIZES[name].format(size, folder)}
@@ -150,7 +149,7 @@ def samples_per_second(cfg: DictConfig, typed: list[str]) -> float:
     limits = [f"trainer.limit_{stage}_batches={cfg.steps}" for stage in ("train", "val")]
     limits += [f"trainer.max_epochs={cfg.rounds + 1}", f"threads={cfg.threads or 'null'}", "test=false"]
     with TemporaryDirectory(dir=cfg.run_dir) as logs:
-        line = [sys.executable, Path(__file__).with_name("train.py"), *SMALL, *typed, *limits, f"log_dir='{logs}'"]
+        line = [sys.executable, str(Path(__file__).with_name("train.py")), *SMALL, *typed, *limits, f"log_dir='{logs}'"]
         done = subprocess.run(line, capture_output=True, text=True)
         if done.returncode:
             raise UserError(f"{' '.join(typed)} fails: {done.stderr.strip()}")

@@ -22,6 +22,7 @@ TRAINED = {  # each model and each data set at least once
     "sequence_folder": ["transformer"],
     "diabetes": ["mlp"],
     "table": ["mlp"],
+    "arrays": ["cnn"],
 }
 THERE = {*OPTIONS["data"], *OPTIONS["model"]}  # a copy may have deleted some
 PAIRS = [(data, model) for data, models in TRAINED.items() for model in models if {data, model} <= THERE]
@@ -47,7 +48,11 @@ def files(tmp_path_factory):
             (folder / "pictures" / name).mkdir(parents=True, exist_ok=True)
             Image.new("RGB", (60, 40), (10 * i, 200, 90)).save(folder / "pictures" / name / f"{i}.jpg")
             np.save(folder / "sequences" / name / f"{i}.npy", np.random.default_rng(i).random((3 + i, 2)))
+    (folder / "arrays").mkdir()
+    np.save(folder / "arrays" / "x.npy", np.random.default_rng(0).integers(0, 256, (100, 8, 8), dtype=np.uint8))
+    np.save(folder / "arrays" / "y.npy", np.arange(100) % 3)
     return {
+        "arrays": [f"data.path={folder / 'arrays'}", f"data_dir={folder / 'data'}"],
         "table": [f"data.path={folder / 'table.csv'}", "data.target=kind"],
         "sequence_folder": [f"data.root={folder / 'sequences'}"],
         "image_folder": [f"data.root={folder / 'pictures'}", f"data_dir={folder / 'data'}", "data.size=32"],

@@ -57,6 +57,8 @@ class DataModule(LightningDataModule):
         self.fold, self.folds, self.title = fold, folds, type(self).__name__
         self.notes: dict[str, Any] = {}  # what run.json is to hold of the data
         self.augment = list(augment or [])
+        for part in (train_transforms or []) + (eval_transforms or []):
+            require(callable(part), "data.train_transforms and data.eval_transforms", "of things that are called", part)
         self.transforms = {"train": train_transforms or [], "val": eval_transforms or [], "test": eval_transforms or []}
         for transform in self.augment:
             require(isinstance(transform, Transform), "data.augment", "Transforms of leyden.data.augment", transform)

@@ -89,7 +89,9 @@ def moments(parts: Iterable[Tensor]) -> tuple[list[float], list[float]]:
 
     The parts need not be in memory together.
     """
-    counts, total, shift = torch.zeros(()), 0, None
+    counts = torch.zeros(())
+    total: Any = 0
+    shift: Any = None
     for part in parts:
         channels = part.transpose(0, 1).flatten(1)
         if part.dtype == torch.uint8:  # by counting: exact, and the same bits for any number of threads

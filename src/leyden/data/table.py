@@ -4,6 +4,7 @@ import csv
 import math
 import re
 from datetime import UTC, datetime
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,11 @@ class Table(DataModule):
         close = len(numbers.float().unique()) < len(numbers.unique())  # a float32 cannot tell them apart
         if decimal == DATE or (close and numbers.median().abs() > numbers.std()):
             form["offset"] = float(numbers.median())
+        known = [text for text, value in zip(texts, values.tolist(), strict=True) if not math.isnan(value)]
+        apart = {text if decimal == DATE else Decimal(plain(text, decimal)) for text in known}
+        equal = len(apart) - len((numbers - form.get("offset", 0.0)).float().unique())
+        if equal > len(apart) / 100:
+            log_once("%s of %s: %d of %d different values are equal as float32.", name, self.path, equal, len(apart))
         return values, form
 
     def facts_of_x(self, train: Samples) -> dict[str, Any]:
@@ -127,14 +133,19 @@ class Table(DataModule):
         return {"kind": "table", "shape": [len(mean)], "mean": mean, "std": std, "columns": self.columns}
 
 
+def plain(text: str, decimal: str) -> str:
+    """A number as Python writes it, without what groups thousands."""
+    text = text.translate(SWAP) if decimal == "," else text
+    return re.sub(GROUP, "", text) if GROUPED.fullmatch(text) else text
+
+
 def number(text: str, decimal: str = ".") -> float:
     """A cell as a number; NaN if it is none that a float32 can hold."""
     try:
         if decimal == DATE:
             time = datetime.fromisoformat(text)
             return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
-        text = text.translate(SWAP) if decimal == "," else text
-        value = float(re.sub(GROUP, "", text) if GROUPED.fullmatch(text) else text)
+        value = float(plain(text, decimal))
     except ValueError:
         return math.nan
     return value if abs(value) < 3e38 and "_" not in text else math.nan

@@ -54,7 +54,7 @@ class Mistakes(Callback):
         if rows and self.board:
             pictures = [x.float() if len(x) == 3 else x.float().mean(0, keepdim=True) for *_, x in rows]
             name = getattr(trainer.datamodule, "name", None)
-            table = [("from left to right", "true", "predicted")]
+            table: list[tuple[str, ...]] = [("from left to right", "true", "predicted")]
             for _, number, true, predicted, _ in rows:
                 file = name("test", number) if callable(name) else str(number)
                 table.append((file, task.classes[true], task.classes[predicted]))

@@ -1,7 +1,7 @@
 """How long a batch takes: with the Trainer, in a bare loop, of the data alone and of the computation alone."""
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from itertools import chain, count, islice, repeat
 from typing import Any
@@ -50,7 +50,7 @@ class Stopwatch(Callback):
             given["validate"] = lambda: validate(trainer, task, map(ready, islice(held, size)))
             self.seconds[-1]["bare validation"] = seconds("validate()", math.ceil(self.steps / size)) / size
         del task.log, task.log_dict
-        self.spent, self.done = Counter[str](), Counter[str]()
+        self.spent, self.done = defaultdict[str, float](float), Counter[str]()
 
     def on_validation_start(self, trainer: Trainer, task: LightningModule) -> None:
         self.stop("Trainer", trainer.fit_loop.epoch_loop)

@@ -16,6 +16,13 @@ def test_it_is_the_bundled_table_in_its_units():
     assert (y.min(), y.max()) == (25, 346)
 
 
+def test_the_bundled_file_is_the_one_that_scikit_learn_reads():
+    from sklearn.datasets import load_diabetes
+
+    for mine, theirs in zip(Diabetes().read("train"), load_diabetes(return_X_y=True, scaled=False), strict=True):
+        assert torch.equal(mine, torch.tensor(theirs, dtype=torch.float32))
+
+
 def test_facts():
     facts = Diabetes().facts
     assert facts["kind"] == "table" and facts["shape"] == [10] and facts["outputs"] == 1

@@ -3,29 +3,25 @@ import sys
 
 import torch
 
-from lab.data.diabetes import Diabetes
 from lab.data.digits import Digits
 
 READ = """
 import sys
 import lightning
 before = set(sys.modules)
-from lab.data.diabetes import Diabetes
 from lab.data.digits import Digits, Ink
-for data in Digits(), Ink(), Diabetes():
+for data in Digits(), Ink():
     data.facts
 print([name for name in set(sys.modules) - before if name.split(".")[0] in ("pandas", "scipy", "sklearn")])
 """
 
 
 def test_the_bundled_files_are_those_that_scikit_learn_reads():
-    from sklearn.datasets import load_diabetes, load_digits
+    from sklearn.datasets import load_digits
 
     source, (x, y) = load_digits(), Digits().read("train")
     assert torch.equal(x[:, 0], torch.tensor(source.images * (255 / 16)).round().to(torch.uint8))
     assert torch.equal(y, torch.tensor(source.target))
-    for mine, theirs in zip(Diabetes().read("train"), load_diabetes(return_X_y=True, scaled=False), strict=True):
-        assert torch.equal(mine, torch.tensor(theirs, dtype=torch.float32))
 
 
 def test_nothing_heavy_is_imported_for_them():

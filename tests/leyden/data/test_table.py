@@ -123,7 +123,7 @@ def test_null_is_missing_by_default(configure, tmp_path):
 
 
 @pytest.mark.parametrize("values", [range(1_700_000_000, 1_700_000_100), [1e6 + n / 1000 for n in range(100)]])
-def test_large_numbers_stay_apart(table, values):
+def test_large_numbers_stay_apart(table, values, caplog):
     """Property: what a float32 cannot tell apart is less a common offset in x, and float64 in y."""
     found = [["x", "label"], *((f"{value!r}", f"{value!r}") for value in values)]
     data = table(found, target_kind="numbers", val_fraction=0, test_fraction=0)
@@ -132,6 +132,14 @@ def test_large_numbers_stay_apart(table, values):
     again = samples.x[:, 0].double() + column["offset"]
     assert (again - torch.tensor(values, dtype=torch.float64)).abs().max() < 1e-5
     assert codes(column, [f"{values[7]!r}"]) == pytest.approx([float(samples.x[7, 0])], abs=1e-5)
+    assert "are equal" not in caplog.text
+
+
+def test_what_no_float_tells_apart_is_said(table, caplog):
+    found = [["x", "label"], *((10**17 + n, n % 2) for n in range(100))]
+    with caplog.at_level("INFO"):
+        table(found, val_fraction=0, test_fraction=0).facts  # noqa: B018
+    assert "x of" in caplog.text and "of 100 different values are equal" in caplog.text
 
 
 def test_one_class_is_refused_before_training(train):

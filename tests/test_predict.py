@@ -106,10 +106,10 @@ def test_sequences(trained, typed, tmp_path):
     np.save(tmp_path / "in" / "5.npy", parts[0][:, :2])
     status, _, _ = typed("predict.py", f"run={run}", f"input={tmp_path}/in", f"output={tmp_path}/o.csv")
     found = rows(tmp_path / "o.csv")
-    assert status == 0 and len(found) == 6 and "batch x time x 3" in found[5]["error"]
-    assert "not numbers of T x F" in found[4]["error"]
-    probs = [float(row["probability"]) for row in found[:4]]
-    assert probs[3] == pytest.approx(probs[0], abs=1e-5)
+    assert status == 0 and len(found) == 7 and "batch x time x 3" in found[6]["error"]
+    assert found[5]["name"] == "4.npy[1]"
+    probs = [float(row["probability"]) for row in found[:6]]
+    assert probs[3:] == pytest.approx(probs[:1] * 3, abs=1e-5)
 
 
 @pytest.mark.slow

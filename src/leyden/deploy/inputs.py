@@ -17,7 +17,7 @@ from leyden.data.samples import transformed
 from leyden.deploy.graph import Metadata
 
 BATCHES = (".npy", ".npz")
-ENDINGS = {"image": (*decode.ENDINGS, *BATCHES), "sequence": (".csv", ".npy"), "table": (*table.ENDINGS, *BATCHES)}
+ENDINGS = {"image": (*decode.ENDINGS, *BATCHES), "sequence": (".csv", *BATCHES), "table": (*table.ENDINGS, *BATCHES)}
 
 
 class Sample(NamedTuple):
@@ -32,10 +32,10 @@ def of_path(path: str, metadata: Metadata) -> list[Sample]:
     files, samples = matching_files(path, metadata.kind), list[Sample]()
     for name, file in files:
         try:
-            if metadata.kind == "sequence":
-                samples += [Sample(name, as_batch(file, folders.load(file), metadata)[0])]
-            elif file.suffix.lower() in BATCHES:
+            if file.suffix.lower() in BATCHES:
                 samples += arrays(name, file, metadata)
+            elif metadata.kind == "sequence":
+                samples += [Sample(name, as_batch(file, folders.load(file), metadata)[0])]
             else:
                 samples += rows(name, file, metadata) if metadata.kind == "table" else [Sample(name, file)]
         except UserError as error:
@@ -57,16 +57,28 @@ def matching_files(path: str, kind: str) -> list[tuple[str, Path]]:
 
 
 def arrays(name: str, file: Path, metadata: Metadata) -> list[Sample]:
-    """The pictures or rows of a .npy file, or of `x` of a .npz file; UserError if they do not fit."""
+    """The samples of a .npy file, or of `x` of a .npz file; UserError if they do not fit.
+
+    Sequences that are padded have `lengths` in the .npz, or a lengths.npy beside x.npy, as data=arrays has.
+    """
+    beside = file.with_name(file.name.removesuffix("x.npy") + "lengths.npy")
     try:
         content: Any = np.load(file, mmap_mode="c", allow_pickle=False)
-        x = torch.from_numpy(content if isinstance(content, np.ndarray) else content["x"])
+        content = {"x": content} if isinstance(content, np.ndarray) else dict(content)
+        if metadata.kind == "sequence" and beside.exists():
+            content["lengths"] = np.load(beside)
+        x = torch.from_numpy(content["x"])
     except Exception as error:  # damaged heads and archives have errors of many kinds
         raise UserError(f"{file} cannot be read as a batch ({said(error)}).") from error
     if metadata.kind == "table":  # from float64: the rest fits into 32 bits
         x = x.double() - torch.tensor([column.get("offset", 0.0) for column in metadata.columns or [{}]]).double()
-    batch = as_batch(file, x, metadata)
-    return [Sample(f"{name}[{index}]" if len(batch) > 1 else name, part) for index, part in enumerate(batch)]
+    batch, samples = as_batch(file, x, metadata), []
+    for index, part in enumerate(batch):
+        where = f"{name}[{index}]" if len(batch) > 1 else name
+        part = part[: content["lengths"][index]] if "lengths" in content else part
+        good = metadata.kind != "sequence" or (len(part) and part.isfinite().all())
+        samples.append(Sample(where, part if good else f"{where} is empty, or holds NaN or infinity."))
+    return samples
 
 
 def as_batch(what: object, x: Tensor, metadata: Metadata, floats: bool = False) -> Tensor:
@@ -75,6 +87,10 @@ def as_batch(what: object, x: Tensor, metadata: Metadata, floats: bool = False) 
     `floats`: pictures may be of 0..1, too.
     """
     dims, picture = metadata.dims, metadata.kind == "image"
+    if picture and x.dim() == 3 and dims[1] == 1:
+        x = x[:, None]  # N x H x W
+    elif picture and x.dim() == 4 and x.shape[1] != dims[1] and x.shape[3] == dims[1]:
+        x = x.movedim(3, 1)  # N x H x W x C
     batch = x[None] if x.dim() == len(dims) - 1 else x
     same = [isinstance(d, str) or d == size for d, size in zip(dims, batch.shape, strict=False)]
     fits = batch.dim() == len(dims) and all(same) and batch.numel()

@@ -22,9 +22,10 @@ def test_a_folder_in_the_order_of_names(tmp_path):
     ("metadata", "arrays", "said"),
     [
         (IMAGE, {"x": np.zeros((4, 1, 2, 3), np.uint8)}, None),
-        (IMAGE, {"x": np.zeros((4, 3, 2), np.uint8)}, "uint8 of batch x 1 x 2 x 3, as .*; got uint8 of 4 x 3 x 2"),
+        (IMAGE, {"x": np.zeros((4, 3, 2), np.uint8)}, "uint8 of batch x 1 x 2 x 3, as .*; got uint8 of 4 x 1 x 3 x 2"),
+        (IMAGE, {"x": np.zeros((4, 2, 3, 1), np.uint8)}, None),
         (IMAGE, {"x": np.zeros((4, 1, 2, 3))}, "must hold uint8 of .*; got float64"),
-        (IMAGE, {"a": np.zeros(3), "b": np.zeros(3)}, "cannot be read as a batch .*x is not a file"),
+        (IMAGE, {"a": np.zeros(3), "b": np.zeros(3)}, "cannot be read as a batch .*x"),
         (TABLE, {"x": np.ones((2, 2), int)}, None),
         (TABLE, {"x": np.array([["a", "b"]])}, "cannot be read as a batch"),
     ],

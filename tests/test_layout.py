@@ -29,7 +29,7 @@ CEILINGS = {
     "files in one folder": 10,
     "lines in one file": 250,
     "lines in one function": 50,
-    "lines that hold code, in percent of all": 72.3,
+    "lines that hold code, in percent of all": 72.4,
     "uses of `fmt: skip` and `noqa`": 8,
     "lines of conf": 738,
     "lines of Makefile and pyproject.toml": 132,

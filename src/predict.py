@@ -1,6 +1,7 @@
 """Predict with a run's checkpoint: a row for each input, or for each sample of the run's own data."""
 
 import logging
+import sys
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,8 @@ def predict(cfg: DictConfig) -> int:
         good = path is None or path.suffix.lower() in (".csv", ".jsonl")
         require(good, "output", "a .csv or .jsonl file", cfg.output)
         process.set_global_torch_flags(cfg)
+        if path is None:  # stdout is the table
+            logging.getLogger().handlers[0].setStream(sys.stderr)
 
         with output.writing(path, cfg.overwrite) if path else nullcontext() as beside:
             model, source = prepare(cfg)

@@ -73,9 +73,14 @@ def arrays(name: str, file: Path, metadata: Metadata) -> list[Sample]:
     if metadata.kind == "table":  # from float64: the rest fits into 32 bits
         x = x.double() - torch.tensor([column.get("offset", 0.0) for column in metadata.columns or [{}]]).double()
     batch, samples = as_batch(file, x, metadata), []
+    lengths = content.get("lengths") if metadata.kind == "sequence" else None
+    if lengths is not None and not (
+        lengths.shape == (len(batch),) and np.isin(lengths, np.arange(1, batch.shape[1] + 1)).all()
+    ):
+        raise UserError(f"lengths of {file} must hold {len(batch)} whole numbers from 1 to {batch.shape[1]}.")
     for index, part in enumerate(batch):
         where = f"{name}[{index}]" if len(batch) > 1 else name
-        part = part[: content["lengths"][index]] if "lengths" in content else part
+        part = part if lengths is None else part[: int(lengths[index])]  # without its padding
         good = metadata.kind != "sequence" or (len(part) and part.isfinite().all())
         samples.append(Sample(where, part if good else f"{where} is empty, or holds NaN or infinity."))
     return samples

@@ -133,4 +133,8 @@ def load(run: Path | str, exact: bool = True, trusted: Sequence[str] = ()) -> Lo
     if OmegaConf.select(tree, "model.weights"):  # the checkpoint has them
         tree.model.weights = None
     task, datamodule = trained(tree).eval(), build.data(tree)
+    if not isinstance(datamodule, DataModule):  # which a Trainer would set up
+        datamodule.prepare_data()
+        for stage in ("fit", "test"):
+            datamodule.setup(stage)
     return Loaded(tree, getattr(task, "model", getattr(task, "net", task)), datamodule, task)

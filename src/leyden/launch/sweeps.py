@@ -26,7 +26,8 @@ OF_HYDRA = (
     r"|hydra/(sweeper|launcher)=[\w-]+"
     r"|\+*hydra\.launcher\.(?!setup|_)\w+=[\w.-]*"
     r"|\+*hydra\.sweeper\.(sampler|pruner)\._target_=optuna\.(samplers|pruners)\.\w+"
-    r"|\+*hydra\.sweeper\.(?!params|.*_target_)[\w.]+=[^{$]*"
+    r"|\+*hydra\.sweeper\.storage='?sqlite:///[\w.-]+'?"
+    r"|\+*hydra\.sweeper\.(?!params|storage|.*_target_)[\w.]+=[^{$]*"
 )
 
 

@@ -40,6 +40,7 @@ def parting(first: Path, second: Path) -> str:
     texts = {"dtype": str, "keep_default_na": False, "na_values": [""]}  # to the last digit, and a NaN is a value
     one, other = (logged(run, **texts).drop(columns="epoch").melt("step").dropna() for run in (first, second))
     both = one.merge(other, on=["step", "variable"]).astype({"step": int}).sort_values("step", kind="stable")
+    both = both[~both.variable.str.startswith("time/")]
     losses = both[both.variable.str.contains("loss")]
     both = both if losses.empty else losses
     apart = both[both.value_x != both.value_y]

@@ -43,6 +43,16 @@ def test_batches(tmp_path, metadata, arrays, said):
     assert len(samples) == len(arrays["x"])
 
 
+@pytest.mark.parametrize("lengths", [[0.5, 1], [[1], [2]], [1], [-1, 2], [1, 4], [np.nan, 1]])
+def test_lengths_that_are_none_are_refused(tmp_path, lengths):
+    takes = Metadata("sequence", {"values": ["batch", "time", 2]}, {"probs": ["batch", 2]})
+    np.savez(tmp_path / "s.npz", x=np.ones((2, 3, 2)), lengths=np.array(lengths))
+    with pytest.raises(UserError, match=r"lengths of .* must hold 2 whole numbers from 1 to 3"):
+        of_path(str(tmp_path / "s.npz"), takes)
+    np.savez(tmp_path / "s.npz", x=np.ones((2, 3, 2)), lengths=np.array([1, 3]))
+    assert [len(sample.x) for sample in of_path(str(tmp_path / "s.npz"), takes)] == [1, 3]
+
+
 def test_rows_by_place(tmp_path):
     (tmp_path / "t.csv").write_text("a,b\n1,2\n3,\n4,x\n")
     one, two, bad = of_path(str(tmp_path / "t.csv"), TABLE)

@@ -96,6 +96,7 @@ def test_what_is_typed_wins_over_what_a_sweep_was_started_with(tmp_path):
 @pytest.mark.parametrize(
     "wrong",
     ["+callbacks.x._target_=subprocess.Popen", "+callbacks.x={_target_:subprocess.Popen}", "trusted=[x]", "+own.0=x",
+     "hydra.sweeper.storage=sqlite:////tmp/x.db", "hydra.sweeper.storage=postgresql://a/b",
      "hydra.callbacks.x=1", "+hydra={}", "hydra/callbacks=x", "hydra.searchpath=[/x]", "hydra.sweep.dir=/x",
      "hydra.sweeper._target_=x.X", "hydra.sweeper.sampler._target_=subprocess.Popen", "hydra.sweeper.sampler={a:1}",
      "hydra.sweeper.pruner=${model}", "+hydra.sweeper.params.trusted=[x]", "+hydra.sweeper.params.hydra/callbacks=x",

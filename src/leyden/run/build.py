@@ -106,7 +106,7 @@ def facts(cfg: DictConfig, datamodule: LightningDataModule) -> None:
 
 def parts(cfg: DictConfig) -> tuple[LightningDataModule, LightningModule]:
     """The datamodule with its facts in cfg, and the task, of a new run or of one that is there already."""
-    unknown = f"min or max, as {cfg.checkpoint.monitor} does not say it (is it misspelt?)"
+    unknown = f"min or max, as {cfg.checkpoint.monitor} does not say which (misspelt?)"
     require(cfg.checkpoint.mode in ("min", "max"), "checkpoint.mode", unknown, cfg.checkpoint.mode)
     require(OmegaConf.select(cfg, "scheduler.mode", default="") is not None, "scheduler.mode", unknown, None)
     if cfg.rerun:

@@ -14,7 +14,7 @@ log = logging.getLogger("leyden.export")
 
 def export(cfg: DictConfig) -> str:
     """One file with raw input and meaning out; returns its path."""
-    from leyden.deploy import formats, graph, output, predictor
+    from leyden.deploy import formats, graph, output
     from leyden.run import build, process, record
     from leyden.run.run import Run
     from leyden.tasks.supervised import Supervised
@@ -29,7 +29,7 @@ def export(cfg: DictConfig) -> str:
         with output.writing(target, cfg.overwrite) as beside:
             # the checkpoint's task, and what it makes of real samples or of its own example
             process.set_global_torch_flags(cfg)
-            task: Any = predictor.trained(cfg)
+            task: Any = build.trained(cfg)
             task.float().eval()
             module: Any
             if isinstance(task, Supervised):

@@ -57,7 +57,7 @@ def prepare(cfg: DictConfig) -> tuple[Any, Any]:
     from leyden.run import build
     from leyden.tasks.supervised import Supervised
 
-    task: Any = predictor.trained(cfg)
+    task: Any = build.trained(cfg)
     own = is_overridden("predict_step", task)
     if not (cfg.split if own else isinstance(task, Supervised)):
         needs = "a predict_step(batch, batch_idx) that returns a dict, and split=test in place of input"

@@ -53,7 +53,7 @@ ALLOWED = {
     "leyden.launch": {"leyden.run"},
     "leyden.search": {"leyden.launch", "leyden.run"},
     "leyden.report": {"leyden.run"},
-    "leyden.deploy": {"leyden.run", "leyden.resume", "leyden.data", "leyden.tasks"},
+    "leyden.deploy": {"leyden.run", "leyden.data", "leyden.tasks"},
 }
 # attributes with an underscore that a file may touch on what is not its own; those of Lightning only in one file
 PRIVATE = {

@@ -113,7 +113,7 @@ class Mapped(OnDisk):
         self.layout, self.row_bytes = layout, values[:1].nbytes or 1
         if layout == "NTF":
             steps = np.full(len(values), sizes["T"]) if lengths is None else lengths
-            if steps.shape != (len(values),) or not np.isin(steps, np.arange(1, sizes["T"] + 1)).all():
+            if not are_lengths(steps, len(values), sizes["T"]):
                 raise UserError(f"lengths of {name} in {path} must hold N whole numbers from 1 to T, {sizes['T']}.")
             self.steps = torch.from_numpy(steps.astype(np.int64))
 
@@ -146,6 +146,11 @@ class Mapped(OnDisk):
                 where = f"sample {rows[finite.int().argmin()]}"
                 raise UserError(f"{self.name} of {self.path} holds NaN or infinity in {where}; leave it out.")
             yield part
+
+
+def are_lengths(steps: np.ndarray, count: int, most: int) -> bool:
+    """Whether these are the steps of so many sequences: whole numbers from 1 to `most`."""
+    return steps.shape == (count,) and bool(np.isin(steps, np.arange(1, most + 1)).all())
 
 
 def file_digest(file: Path) -> str:

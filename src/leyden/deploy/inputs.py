@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from leyden import UserError, listed, said
 from leyden.data import decode, folders, table
+from leyden.data.arrays import are_lengths
 from leyden.data.samples import transformed
 from leyden.deploy.graph import Metadata
 
@@ -74,9 +75,7 @@ def arrays(name: str, file: Path, metadata: Metadata) -> list[Sample]:
         x = x.double() - torch.tensor([column.get("offset", 0.0) for column in metadata.columns or [{}]]).double()
     batch, samples = as_batch(file, x, metadata), []
     lengths = content.get("lengths") if metadata.kind == "sequence" else None
-    if lengths is not None and not (
-        lengths.shape == (len(batch),) and np.isin(lengths, np.arange(1, batch.shape[1] + 1)).all()
-    ):
+    if lengths is not None and not are_lengths(lengths, len(batch), batch.shape[1]):
         raise UserError(f"lengths of {file} must hold {len(batch)} whole numbers from 1 to {batch.shape[1]}.")
     for index, part in enumerate(batch):
         where = f"{name}[{index}]" if len(batch) > 1 else name

@@ -17,7 +17,6 @@ from leyden.data.datamodule import DataModule
 from leyden.data.image_folder import ImageFolder
 from leyden.deploy import graph, inputs, output
 from leyden.deploy.graph import Metadata
-from leyden.resume import checkpoints
 from leyden.run import build, configs, paths
 from leyden.tasks.supervised import Supervised
 
@@ -113,13 +112,6 @@ class Loaded(NamedTuple):
         return output.table([predictor.predict_step(batch)])[0]
 
 
-def trained(cfg: DictConfig) -> LightningModule:
-    """The task of a run, with the weights of the checkpoint `cfg.run`; UserError where they do not fit."""
-    task = build.task(cfg)
-    checkpoints.load(task, Path(cfg.run))
-    return task
-
-
 def load(run: Path | str, exact: bool = True, trusted: Sequence[str] = ()) -> Loaded:
     """`leyden.load`: what `run=` takes, with the weights of its best checkpoint or of the one that is named.
 
@@ -130,9 +122,7 @@ def load(run: Path | str, exact: bool = True, trusted: Sequence[str] = ()) -> Lo
     tree = configs.stored(found.directory)
     own = OmegaConf.load(paths.CONF / "_packages.yaml").own
     tree.update(run=str(found.checkpoint(str(run))), run_dir=None, own=own, trusted=list(trusted), exact=exact)
-    if OmegaConf.select(tree, "model.weights"):  # the checkpoint has them
-        tree.model.weights = None
-    task, datamodule = trained(tree).eval(), build.data(tree)
+    task, datamodule = build.trained(tree).eval(), build.data(tree)
     if not isinstance(datamodule, DataModule):  # which a Trainer would set up
         datamodule.prepare_data()
         for stage in ("fit", "test"):

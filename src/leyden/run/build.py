@@ -106,7 +106,7 @@ def facts(cfg: DictConfig, datamodule: LightningDataModule) -> None:
 
 def parts(cfg: DictConfig) -> tuple[LightningDataModule, LightningModule]:
     """The datamodule with its facts in cfg, and the task, of a new run or of one that is there already."""
-    unknown = f"min or max, as {cfg.checkpoint.monitor} does not say which (misspelt?)"
+    unknown = f"min or max, as the name of what it watches does not say which is better (objective {cfg.objective})"
     require(cfg.checkpoint.mode in ("min", "max"), "checkpoint.mode", unknown, cfg.checkpoint.mode)
     require(OmegaConf.select(cfg, "scheduler.mode", default="") is not None, "scheduler.mode", unknown, None)
     if cfg.rerun:
@@ -141,14 +141,20 @@ def load_model(run: str | Path, frozen: bool = True) -> nn.Module:
     found = paths.find(str(run), paths.logs_folder(now.get("log_dir")), sweep=sweep)
     if run == "latest" and outer and not configs.pin(outer, str(paths.in_words(found.directory))):
         raise UserError("load_model('latest') must stand in the config, where the run that is found can be stored.")
-    tree, weights = configs.stored(found.directory), str(found.checkpoint(str(run)))
-    tree.update(run=weights, run_dir=str(found.directory), own=[], trusted=configs.packages(now))
-    if OmegaConf.select(tree, "model.weights"):  # the checkpoint has them
-        tree.model.weights = None
+    tree, file = configs.stored(found.directory), str(found.checkpoint(str(run)))
+    tree.update(run=file, run_dir=str(found.directory), own=[], trusted=configs.packages(now))
     with exact.isolated(0):  # what it draws leaves the draws of the other as they were
-        made = task(tree)
-        checkpoints.load(made, Path(weights))
+        made = trained(tree)
     return Frozen(made) if frozen else made
+
+
+def trained(cfg: DictConfig) -> LightningModule:
+    """The task of a run, with the weights of the checkpoint `cfg.run`; UserError if they do not fit."""
+    if OmegaConf.select(cfg, "model.weights"):  # the checkpoint has them
+        cfg.model.weights = None
+    made = task(cfg)
+    checkpoints.load(made, Path(cfg.run))
+    return made
 
 
 def watchers(cfg: DictConfig) -> list[Callback]:

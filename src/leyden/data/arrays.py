@@ -149,7 +149,7 @@ class Mapped(OnDisk):
 
 
 def are_lengths(steps: np.ndarray, count: int, most: int) -> bool:
-    """Whether these are the steps of so many sequences: whole numbers from 1 to `most`."""
+    """Whether these are the steps of `count` sequences: whole numbers from 1 to `most`."""
     return steps.shape == (count,) and bool(np.isin(steps, np.arange(1, most + 1)).all())
 
 

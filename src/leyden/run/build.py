@@ -150,7 +150,7 @@ def load_model(run: str | Path, frozen: bool = True) -> nn.Module:
 
 def trained(cfg: DictConfig) -> LightningModule:
     """The task of a run, with the weights of the checkpoint `cfg.run`; UserError if they do not fit."""
-    if OmegaConf.select(cfg, "model.weights"):  # the checkpoint has them
+    if OmegaConf.select(cfg, "model.weights"):  # the file has them
         cfg.model.weights = None
     made = task(cfg)
     checkpoints.load(made, Path(cfg.run))

@@ -30,14 +30,14 @@ NOISE = (  # in warnings
     "sync_dist=True",  # lightning_internals.RankLogger joins all values
     "number of training batches.*is smaller than the logging interval",
     "AMP with fp16 is not supported on CPU",  # said by `trainer` below, and stored
-    "callbacks used to create the checkpoint",  # an evaluation needs no keeper
+    "callbacks used to create the checkpoint",  # of training
     "resuming from a checkpoint that ended before the epoch ended",  # exact.fast_forward
     "lr_scheduler.step.*before.*optimizer.step",  # fires falsely when a scaler skips its first step
-    "isinstance.treespec, LeafSpec",
-    "across ranks is zero",
+    "isinstance.treespec, LeafSpec|across ranks is zero",
     "srun. command is available on your system",  # ranks.count says it where it is needed
     "requested to overfit but enabled .* shuffling",
     "You have overridden .*transfer_batch",
+    "nn.Module. and is already saved",
     "in eval mode at the start of training",  # what is frozen
     "WeightAveraging callback with a model that overrides the configure_model",  # which builds no layers here
 )
@@ -87,8 +87,8 @@ def set_global_torch_flags(cfg: DictConfig) -> None:
     require(type(seed) is int and 0 <= seed < 2**32, "seed", "a whole number from 0 to 4294967295", seed)
     counted = threads is None or (type(threads) is int and threads > 0)
     require(counted, "threads", "null or a whole number from 1 up", threads)
-    precisions = ("highest", "high", "medium")
-    require(precision in precisions, "matmul_precision", f"one of {', '.join(precisions)}", precision)
+    known = precision in ("highest", "high", "medium")
+    require(known, "matmul_precision", "one of highest, high, medium", precision)
     for logger in map(logging.getLogger, LOGGERS):
         logger.handlers.clear()
         logger.setLevel(logging.WARNING)

@@ -174,7 +174,8 @@ def watchers(cfg: DictConfig) -> list[Callback]:
 def trainer(cfg: DictConfig, callbacks: list[Callback]) -> Trainer:
     """The Trainer with these callbacks, and with loggers and profiler."""
     for key in POSITIVE:  # which Lightning itself does not check, nor a time without quotes, a number in YAML
-        require((value := cfg.trainer.get(key)) is None or value > 0, f"trainer.{key}", "above 0", value)
+        value = cfg.trainer.get(key)
+        require(value is None or isinstance(value, str) or value > 0, f"trainer.{key}", "above 0", value)
     time = cfg.trainer.get("max_time")
     require(isinstance(time, str | None), "trainer.max_time", 'null or a text "DD:HH:MM:SS", in quotes', time)
     bar = bool(cfg.trainer.enable_progress_bar) and sys.stdout.isatty()

@@ -47,7 +47,8 @@ def direction(metric: str) -> str | None:
 
     A word may carry a number, as in acc5; a loss that is named after a metric, as in dice_loss, is a loss.
     """
-    words = re.findall(r"[A-Z]?[a-z]+\d*|[A-Z]+(?![a-z])\d*", str(metric).rpartition("/")[2])
+    name = re.sub(r"/dataloader_idx_\d+$", "", str(metric)).rpartition("/")[2]
+    words = re.findall(r"[A-Z]?[a-z]+\d*|[A-Z]+(?![a-z])\d*", name)
     known = {name for word in words for name in (word.lower(), word.lower().rstrip("0123456789"))}
     if UNSURE & known:
         return None

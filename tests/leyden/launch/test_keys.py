@@ -122,8 +122,8 @@ def test_the_nearest_key_is_a_whole_or_a_last_part():
 @pytest.mark.parametrize(
     ("way", "names"),
     [
-        ("min", "val/loss val/loss_focal val/dice_loss test/mse RMSE val/top1_error MeanSquaredError perplexity"),
-        ("max", "val/acc val/acc5 loss/acc val/f1_macro MulticlassAccuracy val/BinaryF1Score R2Score AUROC val/iou"),
+        ("min", "val/loss val/loss/dataloader_idx_0 val/dice_loss test/mse RMSE val/top1_error MeanSquaredError"),
+        ("max", "val/acc/dataloader_idx_12 val/acc5 loss/acc val/f1_macro val/BinaryF1Score R2Score AUROC val/iou"),
         (None, "val/energy val/score glossy val/found val/acc_gap val/mse_acc val/loss_decrease val/accumulated"),
     ],
 )

@@ -104,6 +104,7 @@ def test_a_direction_that_nobody_knows_is_asked_for(train, said, typed):
         ("trainer.max_time=3600", '`trainer.max_time` must be null or a text "DD:HH:MM:SS", in quotes; got `3600`.'),
         ("experiment=sexagesimal", 'must be null or a text "DD:HH:MM:SS", in quotes; got `2592000`.'),
         ("trainer.val_check_interval=0", "`trainer.val_check_interval` must be above 0; got `0`."),
+        ("trainer.val_check_interval=1:30", "trainer cannot be built: "),
         ("trainer.log_every_n_steps=0", "`trainer.log_every_n_steps` must be above 0; got `0`."),
         ("trainer.precision=7", "trainer cannot be built: Precision 7 is invalid"),
         ("trainer._target_=torch.nn.Identity", "`trainer` must be a Trainer; got `torch.nn.modules.linear.Identity`."),

@@ -16,13 +16,13 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.tensor import DTensor
 
-from leyden import UserError, listed
+from leyden import UserError, listed, said
 from leyden.files import replacing
 
 log = logging.getLogger(__name__)
 NEEDED = {"step", "best", "inexact", "metrics", "running", "files"}  # of an entry `leyden` that a run goes on from
 COMPILED = "_orig_mod."  # what torch.compile(net) puts into the names of its weights
-HYPER_PARAMETERS = {"hyper_parameters": "hparams_type", "datamodule_hyper_parameters": "datamodule_hparams_type"}
+HYPER_PARAMETERS = {"hyper_parameters", "datamodule_hyper_parameters"}
 
 
 def read(path: Path | str) -> dict[str, Any]:
@@ -38,42 +38,44 @@ def plain(path: Path | str) -> Any:
     try:
         if zipfile.is_zipfile(path):  # else torch's old format, or no checkpoint
             with zipfile.ZipFile(path) as archive:
-                unread = [info.filename for info in archive.infolist() if info.external_attr]  # torch leaves these out
-                if damaged := archive.testzip() or next(iter(unread), None):
+                unread = [part.filename for part in archive.infolist() if part.external_attr]  # torch leaves these out
+                if damaged := archive.testzip() or unread:
                     raise zipfile.BadZipFile(f"{damaged} is not what was written")
         return torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError as error:
         raise UserError(f"There is no checkpoint {path}.") from error
     except Exception as error:  # torch raises many types for one truth: these bytes are not a checkpoint
+        what = f"is damaged ({said(error)[:200]})"
         if found := re.search(r"GLOBAL (\S+)", str(error)):
             what = f"holds {found[1]}, which is no plain data, and was not loaded"
-        else:
-            what = f"is damaged ({next(iter(str(error).splitlines()), type(error).__name__)})"
         raise UserError(f"The checkpoint {path} {what}.") from error
 
 
 def newest(folder: Path, asked: str = "") -> tuple[Path | None, dict[str, Any]]:
-    """The checkpoint that a run goes on from, and its entry `leyden`: the one asked for, or the newest that is whole;
+    """The checkpoint that a run goes on from, the one asked for or the newest whole one, and its entry `leyden`.
+
     None and nothing where none was ever written. Raises UserError if there are checkpoints, but none to go on from.
     """
     alone, faults = asked.endswith(".ckpt"), list[str]()
     for path in [Path(asked)] if alone else sorted(folder.glob("*.ckpt"), key=lambda path: path.name != "last.ckpt"):
         try:
-            entry = read(path).get("leyden")
+            found = read(path).get("leyden")
         except UserError as error:
             faults.append(str(error))
             continue
-        entry = entry if isinstance(entry, dict) else {}  # of another program
+        entry = found if isinstance(found, dict) else {}  # of another program
         if entry.get("resumable") and entry.keys() >= NEEDED:
+            log.info("going on from %s", path.name)
             if faults:
                 log.warning("%s", " ".join(faults))
-            log.info("going on from %s", path.name)
             return path, entry
         if alone or not entry.get("first"):
             faults.append(f"{path} holds weights alone; init_from={path} starts a new run from them.")
+    if alone:
+        raise UserError(faults[0])
     if faults:
-        what = f"No run can go on from what is in {folder}; delete that folder to start again from the first step, or "
-        raise UserError(faults[0] if alone else f"{what}start a new run under another name. {' '.join(faults)}")
+        what = f"delete {folder} to start again from the first step, or start a new run under another name"
+        raise UserError(f"The run cannot go on; {what}. {' '.join(faults)}")
     log.warning("There is no checkpoint in %s yet; the run starts from its first step.", folder)
     return None, {}
 
@@ -85,22 +87,22 @@ def load(module: nn.Module, path: Path | str, strict: bool = True) -> None:
     """
     content, state = plain(path), module.state_dict()
     own = {name.replace(COMPILED, ""): name for name in state}
-    given = content.get("state_dict", content) if isinstance(content, dict) else {}
-    weights: dict[str, Any] = {}
-    for name, value in given.items():
-        if isinstance(value, Tensor):
-            name = str(name).removeprefix("module.").replace(COMPILED, "")
-            weights[name if name in own or f"model.{name}" not in own else f"model.{name}"] = value
-    fits = {name for name, value in weights.items() if name in own and state[own[name]].shape == value.shape}
-    fitting = {own[name]: weights[name] for name in fits}
-    other = listed(sorted((weights.keys() | own.keys()) - fits))
+    fitting, other = dict[str, Tensor](), set(own)
+    for key, value in (content.get("state_dict", content) if isinstance(content, dict) else {}).items():
+        name = str(key).removeprefix("module.").replace(COMPILED, "")
+        name = name if name in own or f"model.{name}" not in own else f"model.{name}"
+        if name in own and isinstance(value, Tensor) and state[own[name]].shape == value.shape:
+            fitting[own[name]] = value
+            other.remove(name)
+        elif isinstance(value, Tensor):
+            other.add(name)
     if not fitting:
         raise UserError(f"{path} holds no weights that fit this model.")
     if other and strict:
-        what = f"in which {other} are missing, or too many, or of another shape"
+        what = f"in which {listed(sorted(other))} are missing, or too many, or of another shape"
         raise UserError(f"{path} does not fit this model, {what}; strict=false takes what fits.")
     if other:
-        log.warning("Of %s only what fits was taken, not %s.", path, other)
+        log.warning("Of %s only what fits was taken, not %s.", path, listed(sorted(other)))
     if any(isinstance(value, DTensor) for value in state.values()):  # divided among devices
         set_model_state_dict(module, fitting, options=StateDictOptions(full_state_dict=True, strict=strict))
     else:
@@ -130,19 +132,23 @@ def is_plain(value: Any) -> bool:
 def leave_out_objects(checkpoint: dict[str, Any]) -> list[str]:
     """Let a checkpoint keep its plain hyper-parameters; the names of the others."""
     left_out: list[str] = []
-    for key in HYPER_PARAMETERS.keys() & checkpoint.keys():
-        checkpoint.pop(HYPER_PARAMETERS[key], None)  # the class of the container
-        items: Any = checkpoint[key].items()
-        given = {k: OmegaConf.to_container(v, resolve=True) if OmegaConf.is_config(v) else v for k, v in items}
-        left_out += [name for name, value in given.items() if not is_plain(value)]
-        checkpoint[key] = {name: value for name, value in given.items() if is_plain(value)}
+    for key in HYPER_PARAMETERS & checkpoint.keys():
+        plain_ones = {}
+        for name, value in checkpoint[key].items():
+            value = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+            if is_plain(value):
+                plain_ones[name] = value
+            else:
+                left_out.append(name)
+        checkpoint[key] = plain_ones
+        checkpoint.pop(key.replace("hyper_parameters", "hparams_type"), None)  # the class of the container
     return left_out
 
 
 class AtomicIO(TorchCheckpointIO):
     """Writes beside the target, syncs and renames, so that a kill or a full disk leaves the old file whole.
 
-    The first file is read back, before a run relies on it. `update_record` changes fields of run.json.
+    The first file is read back. `update_record` changes fields of run.json.
     """
 
     def __init__(self, update_record: Callable[..., None] | None = None):
@@ -156,8 +162,7 @@ class AtomicIO(TorchCheckpointIO):
         """Leave out hyper-parameters that are objects. Raises UserError if it cannot be written, or read again."""
         path, left_out = Path(path), leave_out_objects(checkpoint)
         if self.first and left_out and self.update_record:
-            names = listed(left_out)
-            log.warning("The checkpoints hold no %s: hyper-parameters that are objects, and no plain data.", names)
+            log.warning("The checkpoints hold no %s: hyper-parameters that are no plain data.", listed(left_out))
             self.update_record(hyper_parameters_left_out=left_out)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -169,9 +174,8 @@ class AtomicIO(TorchCheckpointIO):
             self.first = False
         except (OSError, RuntimeError) as error:  # torch hides that of the system behind one of its own
             why = error.__context__ if isinstance(error.__context__, OSError) else error
-            raise UserError(f"The checkpoint {path} cannot be written ({why}); the one before is whole.") from error
+            before = "; the one before is whole" if path.exists() else ""
+            raise UserError(f"The checkpoint {path} cannot be written ({why}){before}.") from error
         except (UserError, pickle.PicklingError, AttributeError, TypeError) as error:  # read back, or not even written
-            raise UserError(
-                f"The checkpoint {path} could not be loaded again, as a state_dict or on_save_checkpoint gives more "
-                f"than numbers, text, tensors, and lists and dicts of these: {' '.join(str(error).split())}"
-            ) from error
+            what = "as a state_dict or on_save_checkpoint gives more than numbers, text, tensors, lists and dicts"
+            raise UserError(f"The checkpoint {path} could not be loaded again, {what}: {said(error)}.") from error

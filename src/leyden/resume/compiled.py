@@ -31,13 +31,9 @@ def by_the_run_alone() -> Iterator[None]:
     limits.clear()
     listener, logger = Listener(), logging.getLogger("torch._dynamo.convert_frame")
     logger.addHandler(listener)
-    before = config.get_config_copy()
-    config.automatic_dynamic_shapes = config.automatic_dynamic_local_pgo = False
+    sizes = config.patch({"automatic_dynamic_shapes": False, "automatic_dynamic_local_pgo": False})
     try:
-        with shapes.patch(use_duck_shape=False):
+        with sizes, shapes.patch(use_duck_shape=False):
             yield
     finally:
-        after = config.get_config_copy()
-        for name in [name for name in before if after[name] != before[name]]:  # what a job has set, too
-            setattr(config, name, before[name])
         logger.removeHandler(listener)

@@ -24,8 +24,8 @@ log = logging.getLogger(__name__)
 class Keeper(Callback):
     """Checkpoints right after `optimizer.step()`; later hooks run again on resume. It must be the first callback.
 
-    conf/train.yaml explains the arguments. `write=False` keeps track of the best alone; `judge` says, of the objective
-    and the epochs done, whether a search gives the run up.
+    `write=False` keeps track of the best alone; `judge` says, of the objective and the epochs done, whether a search
+    gives the run up.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class Keeper(Callback):
         directory: str,
         monitor: str,
         mode: str,
-        objective: str | None = None,
+        objective: str = "",
         every_n_steps: int | None = None,
         seed: int = 0,
         exact: bool = True,
@@ -55,25 +55,21 @@ class Keeper(Callback):
         self.stop, self.guard, self.attributes = Stop(), Guard(judge), Attributes()
 
     def on_validation_end(self, trainer: Trainer, task: LightningModule) -> None:
-        """Judge what was logged; for a plateau this is a step of its schedule."""
+        """Judge what was logged; for a plateau this is a step of its schedule. Raises UserError for a misspelt name."""
         if trainer.state.fn != "fit":
             return
-        self.check_names(trainer)
+        values, plateaus = logged(trainer), self.plateaus(trainer)
+        watched = [("objective", self.objective), ("checkpoint.monitor", self.monitor)]
+        watched += [("task.monitor", plateau.monitor) for plateau in plateaus]
+        for key, name in watched if plateaus or epoch_values(trainer) else ():
+            if name not in values and not name.startswith("train/"):  # which nobody knows before the epoch ends
+                raise UserError(f"{key}={name} is not logged; choose one of {listed(sorted(values))}.")
         if trainer.sanity_checking:
             return
         if not self.monitor.startswith("train/"):
             self.consider(trainer)
-        for plateau in [] if self.ended(trainer) else self.plateaus(trainer):  # a run that goes on does this again
-            task.lr_scheduler_step(plateau.scheduler, logged(trainer)[plateau.monitor])
-
-    def check_names(self, trainer: Trainer) -> None:
-        """Raises UserError for a misspelt monitor or objective, where the task logs anything in validation."""
-        names = logged(trainer).keys()
-        plateaus = [("task.monitor", plateau.monitor) for plateau in self.plateaus(trainer)]
-        for key, name in [("objective", self.objective), ("checkpoint.monitor", self.monitor), *plateaus]:
-            unknown = name not in names and not name.startswith("train/")  # which nobody knows before the epoch ends
-            if unknown and (plateaus or epoch_values(trainer)):
-                raise UserError(f"{key}={name} is not logged; choose one of {listed(sorted(names))}.")
+        for plateau in [] if self.ended(trainer) else plateaus:  # a run that goes on does this again
+            task.lr_scheduler_step(plateau.scheduler, values[plateau.monitor])
 
     def plateaus(self, trainer: Trainer) -> list[LRSchedulerConfig]:
         """The schedules that step at validations, for which Lightning has no interval."""
@@ -96,17 +92,17 @@ class Keeper(Callback):
         if math.isnan(value) or (self.best and sign * value < sign * self.best["value"]):
             return
         self.best = {"monitor": self.monitor, "value": value, "epoch": trainer.current_epoch, "step": self.step}
-        if self.objective in values:
-            self.best["objective"] = values[self.objective]
+        self.best["objective"] = values.get(self.objective)
         if self.write:
             self.best["checkpoint"] = "checkpoints/best.ckpt"
             self.save(trainer, "best.ckpt")
 
     def on_train_batch_end(self, trainer: Trainer, task: LightningModule, *_: Any) -> None:
-        before, self.step, every = self.step, trainer.global_step, self.every_n_steps
+        before, self.step, every = self.step, trainer.global_step, trainer.log_every_n_steps
         self.aligned = self.step != before
-        self.due |= bool(every and self.step // every > before // every)  # a batch may have several
-        if self.step // trainer.log_every_n_steps > before // trainer.log_every_n_steps:
+        if self.every_n_steps:
+            self.due |= self.step // self.every_n_steps > before // self.every_n_steps  # a batch may have several
+        if self.step // every > before // every:
             self.guard.check(trainer, self.step)
         self.reseed(trainer)  # for the loading of the next batch, too
 
@@ -145,15 +141,16 @@ class Keeper(Callback):
         return 0 < trainer.max_steps <= self.step
 
     def save_last(self, trainer: Trainer, task: LightningModule) -> None:
-        """Write last.ckpt, once for each step; leave if a signal came."""
+        """Write last.ckpt, once for each step, and leave if a signal came; at max_steps `on_train_end` does both."""
         self.stop.agreed(trainer)
+        ended, self.due = self.ended(trainer), False
         if self.saved != self.step:
             self.snapshot = snapshot.capture(trainer, task, self.attributes, self.directory)
             self.inexact = list(dict.fromkeys(self.inexact + self.snapshot.pop("lost")))
-            self.saved, self.due = self.step, False
-            if not self.ended(trainer):
+            self.saved = self.step
+            if not ended:
                 self.save(trainer, "last.ckpt")
-        if not self.ended(trainer):  # else `on_train_end` saves and leaves
+        if not ended:
             self.stop.leave()
 
     def save(self, trainer: Trainer, name: str) -> None:
@@ -214,10 +211,9 @@ class Keeper(Callback):
         """Let the last step of an epoch be the mean of its batches; Lightning has divided by a whole window."""
         whole = trainer.accumulate_grad_batches
         batches = (trainer.fit_loop.epoch_loop.batch_idx + 1) % whole
-        if batches and task.automatic_optimization:
-            for group in optimizer.param_groups:
-                for gradient in [p.grad for p in group["params"] if p.grad is not None]:
-                    gradient.mul_(whole / batches)
+        for parameter in task.parameters() if batches and task.automatic_optimization else ():
+            if parameter.grad is not None:
+                parameter.grad.mul_(whole / batches)
 
     def on_before_backward(self, trainer: Trainer, task: LightningModule, loss: Tensor) -> None:
         self.guard.watch(trainer, loss, self.step)

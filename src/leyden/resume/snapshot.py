@@ -20,13 +20,12 @@ EVENTS = "tensorboard/events.out.tfevents.*"  # files of a run that only grow
 def capture(trainer: Trainer, task: LightningModule, attributes: Attributes, directory: Path) -> dict[str, Any]:
     """What later hooks change: callbacks, values of each rank, lengths of files; `lost` says what cannot be held."""
     changed, lost = attributes.changed(trainer, task)
-    mine = encode({"logged": running_values(trainer), "attributes": changed})
     if any(isinstance(callback, StochasticWeightAveraging) for callback in trainer.callbacks):
         lost.append("StochasticWeightAveraging makes its schedule anew when a run goes on; callbacks=[ema] does not")
+    mine = {"logged": encode(running_values(trainer), {}), "attributes": changed}
     ranks = gather(trainer, (mine, lost + compiled.limits))
-    callbacks = {callback.state_key: callback.state_dict() for callback in trainer.callbacks}
     return {
-        "callbacks": copy.deepcopy({key: state for key, state in callbacks.items() if state}),
+        "callbacks": copy.deepcopy({each.state_key: each.state_dict() for each in trainer.callbacks}),
         "running": [running for running, _ in ranks],
         "files": lengths(trainer, directory),
         "lost": [reason for _, reasons in ranks for reason in reasons],
@@ -53,11 +52,10 @@ def restore(trainer: Trainer, task: LightningModule, entry: dict[str, Any], attr
 def restore_files(directory: Path, lengths: dict[str, int]) -> None:
     """Cut TensorBoard's files to their lengths at a checkpoint, and remove what kills left."""
     for path in directory.glob(EVENTS):
-        length = lengths.get(path.relative_to(directory).as_posix())
-        if length is None:
+        if length := lengths.get(path.relative_to(directory).as_posix()):
+            os.truncate(path, min(length, path.stat().st_size))
+        else:
             path.unlink()
-        elif path.stat().st_size > length:
-            os.truncate(path, length)
     for path in directory.rglob(".*.part"):
         path.unlink()
 
@@ -78,9 +76,13 @@ def set_counters(loops: dict[str, Any]) -> None:
 
 def fixed(trainer: Trainer, datamodule: Any) -> dict[str, Any]:
     """What a run must not change while it goes on."""
-    size, fingerprint = (getattr(datamodule, name, None) for name in ("batch_size", "fingerprint"))
-    fixed = {"world_size": trainer.world_size, "accumulate_grad_batches": trainer.accumulate_grad_batches}
-    return fixed | {"batch_size": size if isinstance(size, int) else None, "data_fingerprint": fingerprint}
+    size = getattr(datamodule, "batch_size", None)
+    return {
+        "world_size": trainer.world_size,
+        "accumulate_grad_batches": trainer.accumulate_grad_batches,
+        "batch_size": size if isinstance(size, int) else None,
+        "data_fingerprint": getattr(datamodule, "fingerprint", None),
+    }
 
 
 def compare(now: dict[str, Any], then: dict[str, Any], exact: bool) -> list[str]:
@@ -88,7 +90,7 @@ def compare(now: dict[str, Any], then: dict[str, Any], exact: bool) -> list[str]
     changed = [f"{name} is {now[name]}, was {then[name]}" for name in now if now[name] != then[name]]
     if exact and changed:
         raise UserError(f"{'; '.join(changed)}: the run would come to other numbers; type exact=false to go on.")
-    return [*then["inexact"], *([] if exact else ["it was resumed with exact=false", *changed])]
+    return then["inexact"] + (["it was resumed with exact=false", *changed] if not exact else [])
 
 
 def stretched(trainer: Trainer, task: LightningModule, then: dict[str, Any]) -> list[str]:

@@ -16,54 +16,48 @@ from torch.utils.data import DataLoader, Dataset
 from torchmetrics import Metric, MetricCollection
 
 SCALARS = (bool, int, float, str, type(None))
-NUMPY, ON_DEVICE = "leyden.numpy", "leyden.on_device"  # the key of a dict that stands for an array, or such a tensor
+HELD = "leyden.held"  # key of a dict that stands for an array, or a tensor on a device
 OWN = {*vars(LightningModule()), "_param_requires_grad_state", "_compiled_call_impl", "forward"}  # the last by DDP
 LIBRARIES = {"leyden", "torch", "torchvision", "torchmetrics", "lightning", "numpy", "omegaconf", "hydra", "functools"}
 LIBRARIES |= sys.stdlib_module_names
 GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)  # their bytes are their state
 NO_HOLDERS = (nn.Module, Dataset, DataLoader, LightningDataModule)
+Key = tuple[str, str]  # the owner and the name of an attribute
 
 
 class Attributes:
     """What of the attributes has changed since the start of a fit; looked at there and when a checkpoint is written."""
 
     def __init__(self) -> None:
-        self.before: dict[tuple[str, str], Any] = {}  # marks by owner and name
-        self.to_restore: dict[tuple[str, str], Any] | None = {}  # what a checkpoint held; None: it is put back
+        self.before: dict[Key, Any] = {}
+        self.to_restore: dict[Key, Any] | None = {}  # what a checkpoint held; None: it is put back
 
-    def begin(self, trainer: Trainer, task: LightningModule) -> None:
-        """Note what is plain."""
-        self.before = {key: mark(value, plain) for key, value, plain in everything(trainer, task) if plain}
+    def note(self, trainer: Trainer, task: LightningModule, plain: bool) -> None:
+        """Keep what tells plain data, or what is none, from what it is later."""
+        self.before |= {key: mark(value, data) for key, value, data in everything(trainer, task) if data == plain}
 
     def restore(self, trainer: Trainer, task: LightningModule) -> None:
-        """Once, after all hooks of a start: put back what a checkpoint held, and note what is no data."""
-        if self.to_restore is None:
-            return
-        owners = dict(holders(trainer, task))
-        for (place, name), value in self.to_restore.items():
-            if place in owners:
-                setattr(owners[place], name, value)
-        self.to_restore = None
-        self.before |= {key: mark(value, plain) for key, value, plain in everything(trainer, task) if not plain}
+        """Once, after all hooks of a start, which may make what is no data: put back what a checkpoint held."""
+        if self.to_restore is not None:
+            owners = dict(holders(trainer, task))
+            for (place, name), value in self.to_restore.items():
+                if place in owners:
+                    setattr(owners[place], name, value)
+            self.to_restore = None
+            self.note(trainer, task, plain=False)
 
-    def changed(self, trainer: Trainer, task: LightningModule) -> tuple[dict[tuple[str, str], Any], list[str]]:
-        """What has changed: the values, by owner and name, and a sentence on each that is no plain data."""
+    def changed(self, trainer: Trainer, task: LightningModule) -> tuple[dict[Key, Any], list[str]]:
+        """What has changed: the plain data, and a sentence on each that is none."""
         self.restore(trainer, task)
-        values, lost = {}, []
-        for key, value, plain in everything(trainer, task):
-            if self.before.get(key) == mark(value, plain):
-                continue
-            if plain:
-                values[key] = value
-            else:
-                what = f"{'.'.join(key)} ({type(value).__name__})"
-                lost.append(f"{what} changes in training, and is no plain data that a checkpoint could hold")
-        return values, lost
+        found = [each for each in everything(trainer, task) if self.before.get(each[0]) != mark(*each[1:])]
+        lost = [f"{'.'.join(key)} ({type(value).__name__})" for key, value, plain in found if not plain]
+        why = "changes in training, and is no plain data that a checkpoint could hold"
+        return {key: value for key, value, plain in found if plain}, [f"{what} {why}" for what in lost]
 
 
-def everything(trainer: Trainer, task: LightningModule) -> Iterator[tuple[tuple[str, str], Any, bool]]:
+def everything(trainer: Trainer, task: LightningModule) -> Iterator[tuple[Key, Any, bool]]:
     """Each attribute by owner and name: as a checkpoint would hold it and True, or as it is and False."""
-    memo: dict[int, Any] = {}  # one for all: two attributes that are one list are one when the run goes on
+    memo: dict[int, Any] = {}  # one for all, so that two attributes that are one list are one when the run goes on
     for place, holder in holders(trainer, task):
         more = ["grad"] if isinstance(holder, nn.Parameter) else getattr(holder, "_non_persistent_buffers_set", ())
         for name, value in (vars(holder) | {name: getattr(holder, name) for name in more}).items():
@@ -93,8 +87,8 @@ def holders(trainer: Trainer, task: LightningModule) -> Iterator[tuple[str, Any]
         if id(holder) not in seen:
             seen.add(id(holder))
             yield place, holder
-            kept = {name: value for name, value in vars(holder).items() if name not in OWN and is_holder(value)}
-            queue += [(f"{place}.{name}", value) for name, value in kept.items()]
+            kept = [(name, value) for name, value in vars(holder).items() if name not in OWN and is_holder(value)]
+            queue += [(f"{place}.{name}", value) for name, value in kept]
 
 
 def is_users_own(value: Any) -> bool:
@@ -134,9 +128,9 @@ def encode(value: Any, memo: dict[int, Any]) -> Any:
         copy = kind({encode(key, memo): encode(child, memo) for key, child in value.items()})
     elif kind in (Tensor, nn.Parameter):
         copy = value.detach().to("cpu", copy=True)
-        copy = copy if value.device.type == "cpu" else {ON_DEVICE: copy}
+        copy = copy if value.device.type == "cpu" else {HELD: copy, "array": False}
     elif isinstance(value, np.ndarray | np.generic):
-        copy = {NUMPY: torch.from_numpy(np.array(value))}
+        copy = {HELD: torch.from_numpy(np.array(value)), "array": True}
     else:
         raise TypeError(kind)
     memo[id(value)] = copy, value  # which is kept, or another object could get the number
@@ -149,12 +143,8 @@ def decode(value: Any, device: torch.device) -> Any:
         return tuple(decode(child, device) for child in value)
     if type(value) is list:
         value[:] = [decode(child, device) for child in value]
-    if not isinstance(value, dict):
-        return value
-    if NUMPY in value:
-        return value[NUMPY].numpy()[()]
-    if ON_DEVICE in value:
-        value[ON_DEVICE] = value[ON_DEVICE].to(device)
-        return value[ON_DEVICE]
-    value |= {key: decode(child, device) for key, child in value.items()}
+    elif isinstance(value, dict) and (held := value.get(HELD)) is not None:
+        return value.setdefault("made", held.numpy()[()] if value["array"] else held.to(device))
+    elif isinstance(value, dict):
+        value |= {key: decode(child, device) for key, child in value.items()}
     return value

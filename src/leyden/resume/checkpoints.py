@@ -21,8 +21,8 @@ from leyden.files import replacing
 
 log = logging.getLogger(__name__)
 NEEDED = {"step", "best", "inexact", "metrics", "running", "files"}  # of an entry `leyden` that a run goes on from
-COMPILED = "_orig_mod."  # what torch.compile(net) puts into the names of its weights
 HYPER_PARAMETERS = {"hyper_parameters", "datamodule_hyper_parameters"}
+COMPILED = "_orig_mod."  # what torch.compile(net) puts into the names of its weights
 
 
 def read(path: Path | str) -> dict[str, Any]:
@@ -38,14 +38,15 @@ def plain(path: Path | str) -> Any:
     try:
         if zipfile.is_zipfile(path):  # else torch's old format, or no checkpoint
             with zipfile.ZipFile(path) as archive:
-                unread = [part.filename for part in archive.infolist() if part.external_attr]  # torch leaves these out
-                if damaged := archive.testzip() or unread:
-                    raise zipfile.BadZipFile(f"{damaged} is not what was written")
+                if archive.testzip() or any(
+                    part.external_attr for part in archive.infolist()
+                ):  # which torch leaves out
+                    raise zipfile.BadZipFile("it is not what was written")
         return torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError as error:
         raise UserError(f"There is no checkpoint {path}.") from error
     except Exception as error:  # torch raises many types for one truth: these bytes are not a checkpoint
-        what = f"is damaged ({said(error)[:200]})"
+        what = f"is damaged ({said(error)[:100]})"
         if found := re.search(r"GLOBAL (\S+)", str(error)):
             what = f"holds {found[1]}, which is no plain data, and was not loaded"
         raise UserError(f"The checkpoint {path} {what}.") from error
@@ -56,26 +57,24 @@ def newest(folder: Path, asked: str = "") -> tuple[Path | None, dict[str, Any]]:
 
     None and nothing where none was ever written. Raises UserError if there are checkpoints, but none to go on from.
     """
-    alone, faults = asked.endswith(".ckpt"), list[str]()
+    alone, faults = asked.endswith(".ckpt"), ""
     for path in [Path(asked)] if alone else sorted(folder.glob("*.ckpt"), key=lambda path: path.name != "last.ckpt"):
         try:
-            found = read(path).get("leyden")
+            entry = read(path).get("leyden")
         except UserError as error:
-            faults.append(str(error))
+            faults += f" {error}"
             continue
-        entry = found if isinstance(found, dict) else {}  # of another program
+        entry = entry if isinstance(entry, dict) else {}  # of another program
         if entry.get("resumable") and entry.keys() >= NEEDED:
             log.info("going on from %s", path.name)
             if faults:
-                log.warning("%s", " ".join(faults))
+                log.warning(faults.strip())
             return path, entry
         if alone or not entry.get("first"):
-            faults.append(f"{path} holds weights alone; init_from={path} starts a new run from them.")
-    if alone:
-        raise UserError(faults[0])
+            faults += f" {path} holds weights alone; init_from={path} starts a new run from them."
     if faults:
-        what = f"delete {folder} to start again from the first step, or start a new run under another name"
-        raise UserError(f"The run cannot go on; {what}. {' '.join(faults)}")
+        what = f"No run can go on from {folder}; delete that folder to start again, or type another name=."
+        raise UserError(faults.strip() if alone else what + faults)
     log.warning("There is no checkpoint in %s yet; the run starts from its first step.", folder)
     return None, {}
 
@@ -87,22 +86,21 @@ def load(module: nn.Module, path: Path | str, strict: bool = True) -> None:
     """
     content, state = plain(path), module.state_dict()
     own = {name.replace(COMPILED, ""): name for name in state}
-    fitting, other = dict[str, Tensor](), set(own)
+    weights: dict[str, Tensor] = {}
     for key, value in (content.get("state_dict", content) if isinstance(content, dict) else {}).items():
-        name = str(key).removeprefix("module.").replace(COMPILED, "")
-        name = name if name in own or f"model.{name}" not in own else f"model.{name}"
-        if name in own and isinstance(value, Tensor) and state[own[name]].shape == value.shape:
-            fitting[own[name]] = value
-            other.remove(name)
-        elif isinstance(value, Tensor):
-            other.add(name)
-    if not fitting:
+        if isinstance(value, Tensor):
+            name = str(key).removeprefix("module.").replace(COMPILED, "")
+            weights[name if name in own or f"model.{name}" not in own else f"model.{name}"] = value
+    fits = {name for name, value in weights.items() if name in own and state[own[name]].shape == value.shape}
+    other = listed(sorted((weights.keys() | own.keys()) - fits))
+    if not fits:
         raise UserError(f"{path} holds no weights that fit this model.")
     if other and strict:
-        what = f"in which {listed(sorted(other))} are missing, or too many, or of another shape"
+        what = f"in which {other} are missing, or too many, or of another shape"
         raise UserError(f"{path} does not fit this model, {what}; strict=false takes what fits.")
     if other:
-        log.warning("Of %s only what fits was taken, not %s.", path, listed(sorted(other)))
+        log.warning("Of %s only what fits was taken, not %s.", path, other)
+    fitting = {own[name]: weights[name] for name in fits}
     if any(isinstance(value, DTensor) for value in state.values()):  # divided among devices
         set_model_state_dict(module, fitting, options=StateDictOptions(full_state_dict=True, strict=strict))
     else:
@@ -133,14 +131,10 @@ def leave_out_objects(checkpoint: dict[str, Any]) -> list[str]:
     """Let a checkpoint keep its plain hyper-parameters; the names of the others."""
     left_out: list[str] = []
     for key in HYPER_PARAMETERS & checkpoint.keys():
-        plain_ones = {}
-        for name, value in checkpoint[key].items():
-            value = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
-            if is_plain(value):
-                plain_ones[name] = value
-            else:
-                left_out.append(name)
-        checkpoint[key] = plain_ones
+        items: Any = checkpoint[key].items()
+        given = {k: OmegaConf.to_container(v, resolve=True) if OmegaConf.is_config(v) else v for k, v in items}
+        left_out += [name for name, value in given.items() if not is_plain(value)]
+        checkpoint[key] = {name: value for name, value in given.items() if is_plain(value)}
         checkpoint.pop(key.replace("hyper_parameters", "hparams_type"), None)  # the class of the container
     return left_out
 

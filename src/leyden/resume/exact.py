@@ -40,7 +40,7 @@ def generator(*counters: int) -> torch.Generator:
 
 
 def reseed(*counters: int) -> None:
-    """Let torch, numpy and random draw from the counters from now on."""
+    """Let torch, numpy and random draw from the counters."""
     seed = mix(*counters)
     torch.default_generator.manual_seed(seed)  # torch.manual_seed asks for devices, 100 us
     if torch.cuda.is_initialized():
@@ -53,7 +53,7 @@ def reseed(*counters: int) -> None:
 
 @contextmanager
 def isolated(*counters: int) -> Iterator[None]:
-    """Let torch, numpy and random draw from the counters inside, and go on as before afterwards."""
+    """Let torch, numpy and random draw from the counters inside, and afterwards as before."""
     with isolate_rng(include_cuda=torch.cuda.is_initialized()):
         reseed(*counters)
         yield
@@ -80,10 +80,10 @@ def bucketed(lengths: Tensor, batch: int, seed: int, epoch: int) -> Tensor:
 
 
 class Order(DistributedSampler):
-    """The samples of one rank, in keys of epoch * length + index.
+    """The samples of one rank, in keys of epoch * length + index. Lightning replaces what is no DistributedSampler.
 
-    With `draw`, a function of the epoch, a step of all ranks holds what that of one process with the joint batch would;
-    without it each sample comes once, in order. A DistributedSampler, as Lightning replaces any other.
+    With `draw`, of the epoch, a step of all ranks together has the samples of one process with the joint batch; without
+    it each sample comes once, in order.
     """
 
     def __init__(self, length: int, rank: int = 0, world: int = 1, draw: Callable[[int], Tensor] | None = None):
@@ -101,10 +101,7 @@ class Order(DistributedSampler):
 
 
 class Share(DistributedSampler):
-    """What one rank has of the order of a user's own sampler; all draw alike.
-
-    With `equal`, as in training, some samples come twice, so that all ranks have as many.
-    """
+    """What one rank has of the order of a user's own sampler. With `equal` some come twice: all ranks have as many."""
 
     def __init__(self, order: Any, rank: int, world: int, equal: bool):
         self.order, self.rank, self.world, self.equal, self.epoch = order, rank, world, equal, 0
@@ -120,13 +117,13 @@ class Share(DistributedSampler):
         return -(-length // self.world) if self.equal else len(range(self.rank, length, self.world))
 
     def __iter__(self) -> Iterator[Any]:
-        with isolated(self.seed, self.epoch):
+        with isolated(self.seed, self.epoch):  # alike on all ranks
             order = list(self.order)
         length = len(self) * self.world if self.equal else len(order)
         return (order[i % len(order)] for i in range(self.rank, length, self.world))
 
     def even(self, batch_size: int) -> int:
-        """The largest size up to this one with which all ranks have as many batches: a step may wait for them all."""
+        """The largest size up to this one that gives all ranks as many batches: a step may wait for the others."""
         most, least = -(-len(self.order) // self.world), len(self.order) // self.world
         sizes = (size for size in range(batch_size, 0, -1) if -(-most // size) == -(-least // size))
         return batch_size if self.equal else next(sizes, batch_size)
@@ -147,17 +144,15 @@ def seed_hooks(datamodule: Any, begin: Callable[[int], None], seed: int = 0) -> 
             loader.worker_init_fn = partial(ignore_signals_in_worker, then=loader.worker_init_fn or begin)
         return loader
 
-    def seeded(method: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
-        trainer, epoch = getattr(datamodule, "trainer", None), 0
-        if trainer and method.__name__ == "train_dataloader":  # which may be asked for other samples every n epochs
-            every = trainer.reload_dataloaders_every_n_epochs
-            epoch = trainer.current_epoch // every * every if every else 0
-        with isolated(seed, epoch):
+    def seeded(name: str, method: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+        trainer = getattr(datamodule, "trainer", None)
+        every = trainer.reload_dataloaders_every_n_epochs if trainer and name == "train_dataloader" else 0
+        with isolated(seed, trainer.current_epoch // every * every if every else 0):  # new loaders may draw others
             return tree_map(quiet, method(*arguments, **keywords))
 
     for name in filter(partial(hasattr, datamodule), HOOKS):
         method = getattr(datamodule, name)
-        setattr(datamodule, name, wraps(method)(partial(seeded, method)))
+        setattr(datamodule, name, wraps(method)(partial(seeded, name, method)))
     return datamodule
 
 
@@ -184,17 +179,17 @@ def fast_forward(trainer: Trainer, seed: int) -> None:
     """
     loop, source = trainer.fit_loop, fetcher(trainer)
     progress, loaders = loop.epoch_loop.batch_progress, source.combined_loader.flattened
-    ours = all(isinstance(getattr(loader, "sampler", None), Order) for loader in loaders)
+    done, orders = progress.current.completed, [getattr(loader, "sampler", None) for loader in loaders]
+    ours = all(isinstance(order, Order) for order in orders)
     if loop.restarting and progress.is_last_batch:
         source.iterator = iter(())  # the epoch has no batch left, whatever the loader has
     elif loop.restarting or not ours:
-        for loader in loaders:
-            order: Any = getattr(loader, "sampler", None)
+        for loader, order in zip(loaders, orders, strict=True):
             if hasattr(order, "set_epoch"):
                 order.set_epoch(trainer.current_epoch)
             if ours:
-                order.skip = progress.current.completed * loader.batch_size
+                order.skip = done * loader.batch_size
         reseed(seed, ~trainer.current_epoch)
         iter(source)
-        for _ in range(0 if ours else progress.current.completed):
+        for _ in range(0 if ours else done):
             next(source.iterator)

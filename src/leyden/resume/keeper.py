@@ -8,9 +8,7 @@ from typing import Any
 
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.utilities.types import LRSchedulerConfig
 from torch import Tensor
-from torch.optim import Optimizer
 
 from leyden import UserError, listed, require
 from leyden.lightning_internals import AT_VALIDATIONS, epoch_values, logged, shorten_steps
@@ -24,13 +22,12 @@ log = logging.getLogger(__name__)
 class Keeper(Callback):
     """Checkpoints right after `optimizer.step()`; later hooks run again on resume. It must be the first callback.
 
-    `write=False` keeps track of the best alone; `judge` says, of the objective and the epochs done, whether a search
-    gives the run up.
+    `write=False` only keeps track of the best; `judge` says, of objective and epochs, if a search gives the run up.
     """
 
     def __init__(
         self,
-        directory: str,
+        directory: Path,
         monitor: str,
         mode: str,
         objective: str = "",
@@ -42,62 +39,65 @@ class Keeper(Callback):
     ):
         known = every_n_steps is None or (type(every_n_steps) is int and every_n_steps > 0)
         require(known, "checkpoint.every_n_steps", "null or a whole number from 1 up", every_n_steps)
-        self.directory, self.write = Path(directory), write
-        self.monitor, self.mode, self.objective = monitor, mode, objective or monitor
-        self.every_n_steps, self.seed, self.exact = every_n_steps, seed, exact
+        self.directory, self.monitor, self.mode, self.objective = directory, monitor, mode, objective or monitor
+        self.every_n_steps, self.seed, self.exact, self.write, self.judge = every_n_steps, seed, exact, write, judge
         self.best: dict[str, Any] = {}  # monitor, value, epoch, step, objective, checkpoint
-        self.step, self.saved, self.over = 0, -1, False  # steps done; those in last.ckpt; nothing is left to do
+        self.step, self.saved = 0, -1  # steps done; those in last.ckpt
         self.aligned, self.due = True, False  # the last batch ended in a step; save by every_n_steps
+        self.over, self.pruned = False, False  # nothing is left to do; a search has given the run up
         self.snapshot: dict[str, Any] = {}  # what later hooks will change, as it was after the step
         self.restored: dict[str, Any] = {}  # the entry `leyden` of the checkpoint that the run goes on from
-        self.fixed: dict[str, Any] = {}  # what the run must not change while it goes on
+        self.fixed: dict[str, Any] = {}  # what must not change while it goes on
         self.inexact: list[str] = []  # why the numbers will not be those of an unbroken run
-        self.stop, self.guard, self.attributes = Stop(), Guard(judge), Attributes()
+        self.stop, self.guard, self.attributes = Stop(), Guard(), Attributes()
 
-    def on_validation_end(self, trainer: Trainer, task: LightningModule) -> None:
-        """Judge what was logged; for a plateau this is a step of its schedule. Raises UserError for a misspelt name."""
-        if trainer.state.fn != "fit":
-            return
-        values, plateaus = logged(trainer), self.plateaus(trainer)
-        watched = [("objective", self.objective), ("checkpoint.monitor", self.monitor)]
-        watched += [("task.monitor", plateau.monitor) for plateau in plateaus]
-        for key, name in watched if plateaus or epoch_values(trainer) else ():
-            if name not in values and not name.startswith("train/"):  # which nobody knows before the epoch ends
-                raise UserError(f"{key}={name} is not logged; choose one of {listed(sorted(values))}.")
-        if trainer.sanity_checking:
-            return
-        if not self.monitor.startswith("train/"):
-            self.consider(trainer)
-        for plateau in [] if self.ended(trainer) else plateaus:  # a run that goes on does this again
-            task.lr_scheduler_step(plateau.scheduler, values[plateau.monitor])
+    def check(self, trainer: Trainer, datamodule: Any, entry: dict[str, Any]) -> None:
+        """Raises UserError if a run must not go on from a checkpoint with this entry `leyden`; {}: from its start."""
+        self.fixed = snapshot.fixed(trainer, datamodule)  # as asked for: a callback may change the size of the batch
+        self.restored, self.best = entry, entry.get("best", {})
+        self.inexact = snapshot.compare(self.fixed, entry, self.exact) if entry else []
 
-    def plateaus(self, trainer: Trainer) -> list[LRSchedulerConfig]:
-        """The schedules that step at validations, for which Lightning has no interval."""
-        configs = trainer.lr_scheduler_configs if trainer.lightning_module.automatic_optimization else []
-        return [config for config in configs if config.frequency == AT_VALIDATIONS]
+    def on_fit_start(self, trainer: Trainer, task: LightningModule) -> None:
+        shorten_steps(trainer, task)
+        self.attributes.note(trainer, task, plain=True)
 
-    def consider_training(self, trainer: Trainer) -> None:
-        """Judge the epoch by its training; `Records` calls this once the task has logged it."""
-        if self.monitor.startswith("train/"):
-            if self.monitor not in logged(trainer):
-                raise UserError(f"checkpoint.monitor={self.monitor} is not logged by the task.")
-            self.consider(trainer)
+    def on_train_start(self, trainer: Trainer, task: LightningModule) -> None:
+        if trainer.val_dataloaders is not None and not any(trainer.num_val_batches):
+            trainer.limit_val_batches = 0  # else Lightning counts an empty validation as one that is due
+        for each in [] if trainer.enable_validation else (*trainer.callbacks, *trainer.lr_scheduler_configs):
+            name = str(getattr(each, "monitor", None))
+            if each is not self and getattr(each, "strict", True) and name.startswith("val/"):
+                raise UserError(f"There is no validation, but a callback or the scheduler watches {name}.")
+        self.step = trainer.global_step
+        self.stop.listen()
+        if self.restored:
+            self.inexact += snapshot.stretched(trainer, task, self.restored)
+            snapshot.restore(trainer, task, self.restored, self.attributes)
+        exact.fast_forward(trainer, self.seed)
+        self.reseed(trainer)
 
-    def consider(self, trainer: Trainer) -> None:
-        """Save the weights when the monitored value is the best so far; of equal values the later one, NaN never."""
-        values = logged(trainer)  # the same on all ranks, which save together
-        self.guard.consider_pruning(trainer, values.get(self.objective))
-        value = values.get(self.monitor, math.nan)
-        sign = -1 if self.mode == "min" else 1
-        if math.isnan(value) or (self.best and sign * value < sign * self.best["value"]):
-            return
-        self.best = {"monitor": self.monitor, "value": value, "epoch": trainer.current_epoch, "step": self.step}
-        self.best["objective"] = values.get(self.objective)
-        if self.write:
-            self.best["checkpoint"] = "checkpoints/best.ckpt"
-            self.save(trainer, "best.ckpt")
+    def on_train_epoch_start(self, trainer: Trainer, *_: Any) -> None:
+        exact.reseed(self.seed, ~trainer.current_epoch)  # for a sampler of torch, which draws the epoch's order
 
-    def on_train_batch_end(self, trainer: Trainer, task: LightningModule, *_: Any) -> None:
+    def on_train_batch_start(self, trainer: Trainer, task: LightningModule, batch: Any, batch_idx: int) -> None:
+        self.attributes.restore(trainer, task)
+        if batch_idx == 0:
+            self.reseed(trainer)
+        elif self.aligned and (self.stop.agreed(trainer) or self.due):
+            self.save_last(trainer, task)
+
+    def on_before_backward(self, trainer: Trainer, task: LightningModule, loss: Tensor) -> None:
+        self.guard.watch(trainer, loss, self.step)
+
+    def on_before_optimizer_step(self, trainer: Trainer, task: LightningModule, *_: Any) -> None:
+        """Let the last step of an epoch be the mean of its batches; Lightning has divided by a whole window."""
+        whole = trainer.accumulate_grad_batches
+        batches = (trainer.fit_loop.epoch_loop.batch_idx + 1) % whole
+        for parameter in task.parameters() if batches and task.automatic_optimization else ():
+            if parameter.grad is not None:
+                parameter.grad.mul_(whole / batches)
+
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         before, self.step, every = self.step, trainer.global_step, trainer.log_every_n_steps
         self.aligned = self.step != before
         if self.every_n_steps:
@@ -106,12 +106,9 @@ class Keeper(Callback):
             self.guard.check(trainer, self.step)
         self.reseed(trainer)  # for the loading of the next batch, too
 
-    def on_train_batch_start(self, trainer: Trainer, task: LightningModule, batch: Any, batch_idx: int) -> None:
-        self.attributes.restore(trainer, task)
-        if batch_idx == 0:
-            self.reseed(trainer)
-        elif self.aligned and (self.stop.agreed(trainer) or self.due):
-            self.save_last(trainer, task)
+    def reseed(self, trainer: Trainer) -> None:
+        """Draw all until the end of the next batch from (seed, rank, number of the batch)."""
+        exact.reseed(self.seed, trainer.global_rank, trainer.fit_loop.epoch_loop.batch_progress.total.processed)
 
     def on_validation_start(self, trainer: Trainer, task: LightningModule) -> None:
         if trainer.state.fn == "fit" and not trainer.sanity_checking and self.aligned:
@@ -121,13 +118,55 @@ class Keeper(Callback):
         if self.aligned and not trainer.sanity_checking and not self.ended(trainer):
             self.stop.leave()  # last.ckpt is of before the validation
 
+    def on_validation_end(self, trainer: Trainer, task: LightningModule) -> None:
+        """Judge what was logged; for a plateau this is a step of its schedule. Raises UserError for a misspelt name."""
+        if trainer.state.fn != "fit":
+            return
+        configs = trainer.lr_scheduler_configs if task.automatic_optimization else []
+        plateaus = [config for config in configs if config.frequency == AT_VALIDATIONS]
+        watched = [("objective", self.objective), ("checkpoint.monitor", self.monitor)]
+        watched += [("task.monitor", plateau.monitor) for plateau in plateaus]
+        values = logged(trainer)
+        for key, name in watched if plateaus or epoch_values(trainer) else ():
+            if name not in values and not name.startswith("train/"):  # which nobody knows before the epoch ends
+                raise UserError(f"{key}={name} is not logged; choose one of {listed(sorted(values))}.")
+        if not trainer.sanity_checking:
+            self.consider(trainer)
+            for plateau in [] if self.ended(trainer) else plateaus:  # a run that goes on does this again
+                task.lr_scheduler_step(plateau.scheduler, values[plateau.monitor])
+
+    def consider(self, trainer: Trainer, training: bool = False) -> None:
+        """After a validation, or an epoch of training, save the weights if they are the best so far.
+
+        Of equal values the later one is, NaN never.
+        """
+        if training != self.monitor.startswith("train/"):
+            return
+        values = logged(trainer)  # the same on all ranks, which save together
+        if training and self.monitor not in values:
+            raise UserError(f"checkpoint.monitor={self.monitor} is not logged by the task.")
+        value, objective = (values.get(name) for name in (self.monitor, self.objective))
+        if self.judge and objective is not None:
+            epochs = trainer.current_epoch + 1
+            verdict = trainer.strategy.broadcast(trainer.is_global_zero and self.judge(objective, epochs))
+            self.pruned = verdict and epochs != trainer.max_epochs  # where nothing is saved
+            trainer.should_stop |= self.pruned
+        sign = -1 if self.mode == "min" else 1
+        if value is None or math.isnan(value) or (self.best and sign * value < sign * self.best["value"]):
+            return
+        self.best = {"monitor": self.monitor, "value": value, "epoch": trainer.current_epoch, "step": self.step}
+        self.best["objective"] = objective
+        if self.write:
+            self.best["checkpoint"] = "checkpoints/best.ckpt"
+            self.save(trainer, "best.ckpt")
+
     def on_train_epoch_end(self, trainer: Trainer, task: LightningModule) -> None:
         if trainer.fit_loop.restarting:  # else a plateau schedule misses the first epoch after a resume
             trainer.fit_loop.on_iteration_done()
         if self.aligned:
             self.save_last(trainer, task)
 
-    def on_train_end(self, trainer: Trainer, task: LightningModule) -> None:
+    def on_train_end(self, trainer: Trainer, *_: Any) -> None:
         if self.ended(trainer):
             self.over, self.snapshot["files"] = True, snapshot.lengths(trainer, self.directory)
             self.save(trainer, "last.ckpt")
@@ -143,13 +182,13 @@ class Keeper(Callback):
     def save_last(self, trainer: Trainer, task: LightningModule) -> None:
         """Write last.ckpt, once for each step, and leave if a signal came; at max_steps `on_train_end` does both."""
         self.stop.agreed(trainer)
-        ended, self.due = self.ended(trainer), False
-        if self.saved != self.step:
+        new, ended = self.saved != self.step, self.ended(trainer)
+        if new:
+            self.saved, self.due = self.step, False
             self.snapshot = snapshot.capture(trainer, task, self.attributes, self.directory)
             self.inexact = list(dict.fromkeys(self.inexact + self.snapshot.pop("lost")))
-            self.saved = self.step
-            if not ended:
-                self.save(trainer, "last.ckpt")
+        if new and not ended:
+            self.save(trainer, "last.ckpt")
         if not ended:
             self.stop.leave()
 
@@ -174,49 +213,6 @@ class Keeper(Callback):
             snapshot.set_counters(checkpoint["loops"]["fit_loop"])
             checkpoint["callbacks"] = self.snapshot["callbacks"]
             checkpoint["leyden"] |= {name: self.snapshot[name] for name in ("running", "files")}
-
-    def check(self, trainer: Trainer, datamodule: Any, entry: dict[str, Any]) -> None:
-        """Before a fit, raises UserError if the run must not go on from a checkpoint with this entry `leyden`."""
-        self.fixed = snapshot.fixed(trainer, datamodule)  # as asked for: a callback may change the size of the batch
-        self.restored, self.best = entry, entry.get("best", {})
-        self.inexact = snapshot.compare(self.fixed, entry, self.exact) if entry else []
-
-    def on_fit_start(self, trainer: Trainer, task: LightningModule) -> None:
-        shorten_steps(trainer, task)
-        self.attributes.begin(trainer, task)
-
-    def on_train_start(self, trainer: Trainer, task: LightningModule) -> None:
-        if trainer.val_dataloaders is not None and not any(trainer.num_val_batches):
-            trainer.limit_val_batches = 0  # else Lightning counts an empty validation as one that is due
-        for each in [] if trainer.enable_validation else (*trainer.callbacks, *trainer.lr_scheduler_configs):
-            name = str(getattr(each, "monitor", None))
-            if each is not self and getattr(each, "strict", True) and name.startswith("val/"):
-                raise UserError(f"There is no validation, but a callback or the scheduler watches {name}.")
-        self.step, self.saved = trainer.global_step, -1
-        self.stop.listen()
-        if self.restored:
-            self.inexact += snapshot.stretched(trainer, task, self.restored)
-            snapshot.restore(trainer, task, self.restored, self.attributes)
-        exact.fast_forward(trainer, self.seed)
-        self.reseed(trainer)
-
-    def on_train_epoch_start(self, trainer: Trainer, task: LightningModule) -> None:
-        exact.reseed(self.seed, ~trainer.current_epoch)  # for a sampler of torch, which draws the epoch's order
-
-    def reseed(self, trainer: Trainer) -> None:
-        """Draw all until the end of the next batch from (seed, rank, number of the batch)."""
-        exact.reseed(self.seed, trainer.global_rank, trainer.fit_loop.epoch_loop.batch_progress.total.processed)
-
-    def on_before_optimizer_step(self, trainer: Trainer, task: LightningModule, optimizer: Optimizer) -> None:
-        """Let the last step of an epoch be the mean of its batches; Lightning has divided by a whole window."""
-        whole = trainer.accumulate_grad_batches
-        batches = (trainer.fit_loop.epoch_loop.batch_idx + 1) % whole
-        for parameter in task.parameters() if batches and task.automatic_optimization else ():
-            if parameter.grad is not None:
-                parameter.grad.mul_(whole / batches)
-
-    def on_before_backward(self, trainer: Trainer, task: LightningModule, loss: Tensor) -> None:
-        self.guard.watch(trainer, loss, self.step)
 
     def teardown(self, *_: Any, **__: Any) -> None:
         self.stop.release()

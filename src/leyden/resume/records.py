@@ -96,9 +96,8 @@ class Records(Checkpoint):
     `update_record` changes fields of run.json; `announce` says what is trained, of (trainer, task, samples of a step).
     """
 
-    def __init__(self, directory: str, keeper: Keeper, update_record: Callable[..., None], announce: Callable):
-        self.directory, self.keeper = Path(directory), keeper
-        self.update_record, self.announce = update_record, announce
+    def __init__(self, directory: Path, keeper: Keeper, update_record: Callable[..., None], announce: Callable):
+        self.directory, self.keeper, self.update_record, self.announce = directory, keeper, update_record, announce
         self.dirpath = str(self.directory / "checkpoints")
         self.metrics: dict[str, Any] = {"train": {}, "val": {}}  # of metrics.json
         self.table: Table | None = None
@@ -130,26 +129,23 @@ class Records(Checkpoint):
             batch = samples_in(trainer, trainer.accumulate_grad_batches)
             self.update_record(exact=True, not_exact=None, effective_batch=batch)
             self.announce(trainer, task, batch)
-            self.warn_inexact()
+            self.on_save_checkpoint(trainer)
 
-    def warn_inexact(self) -> None:
+    def on_save_checkpoint(self, trainer: Trainer, *_: Any) -> None:
         """Say why the run is not exact, when something has turned out."""
-        if (why := "; ".join(self.reasons + self.keeper.inexact)) != self.warned:
+        why = "; ".join(self.reasons + self.keeper.inexact)
+        if trainer.is_global_zero and why != self.warned:
             self.warned = why
             self.update_record(exact=False, not_exact=why)
             log.warning("This run is not exact: %s.", why)
 
-    def on_save_checkpoint(self, trainer: Trainer, task: LightningModule, checkpoint: dict[str, Any]) -> None:
-        if trainer.is_global_zero:
-            self.warn_inexact()
-
-    def on_train_batch_end(self, trainer: Trainer, task: LightningModule, *_: Any) -> None:
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         self.clock.batch(trainer)
         before, self.step, every = self.step, trainer.global_step, trainer.log_every_n_steps
         if self.table and self.step // every > before // every and (values := step_values(trainer)):
             self.table.write({"epoch": trainer.current_epoch, "step": self.step} | values)
 
-    def on_validation_end(self, trainer: Trainer, task: LightningModule) -> None:
+    def on_validation_end(self, trainer: Trainer, *_: Any) -> None:
         self.clock.skip()
         if trainer.state.fn == "fit" and not trainer.sanity_checking:
             self.metrics["val"] = values = epoch_values(trainer)
@@ -158,8 +154,8 @@ class Records(Checkpoint):
             else:
                 self.write(trainer, values, {}, f", step {trainer.global_step}")
 
-    def on_train_epoch_end(self, trainer: Trainer, task: LightningModule) -> None:
-        self.keeper.consider_training(trainer)
+    def on_train_epoch_end(self, trainer: Trainer, *_: Any) -> None:
+        self.keeper.consider(trainer, training=True)
         values, times = epoch_values(trainer), self.clock.epoch(trainer)
         last = {name for name in step_values(trainer) if name.removesuffix("_step") not in values}  # of steps alone
         self.metrics["train"] = values | {name: float(trainer.callback_metrics[name]) for name in last}

@@ -1,9 +1,8 @@
-"""What ends a run before its last step: a signal, a loss that is no number, a search that gives it up."""
+"""What ends a run before its last step: a signal, or a loss that is no number."""
 
 import logging
 import math
 import signal
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -36,12 +35,12 @@ class Stop:
         self.handlers = {}
 
     def notice(self, number: int, frame: Any) -> None:
-        if self.number == number and signal.Signals(number).name in WARNINGS:  # by SLURM, and by the ranks' starter
-            return
-        if self.number:
+        name = signal.Signals(number).name
+        if self.number and (self.number != number or name not in WARNINGS):  # SLURM and the ranks' starter repeat these
             raise SystemExit(128 + number)
+        if not self.number:
+            log.warning("Received %s; saving at the next optimizer step.", name)
         self.number = number
-        log.warning("Received %s; saving at the next optimizer step.", signal.Signals(number).name)
 
     def agreed(self, trainer: Trainer) -> bool:
         """Whether any rank got a signal; all of them must stop at the same step."""
@@ -57,13 +56,12 @@ class Stop:
 
 
 class Guard:
-    """Ends a run whose loss is no number, before it is saved, and one that a search gives up as `judge` says.
+    """Ends a run whose loss is no number, before it is saved.
 
     On a CPU each loss is looked at. Elsewhere the host would have to wait, so it looks when it logs or saves.
     """
 
-    def __init__(self, judge: Callable[[float, int], bool] | None = None):
-        self.judge, self.pruned = judge, False
+    def __init__(self) -> None:
         self.bad: Tensor | None = None  # on the device: whether a loss was not finite
 
     def watch(self, trainer: Trainer, loss: Tensor, step: int) -> None:
@@ -84,18 +82,10 @@ class Guard:
         if (scaler := getattr(trainer.precision_plugin, "scaler", None)) and scaler.get_scale() <= LEAST:
             self.abort_nonfinite(trainer, f"The loss scaler leaves out step after step, the last at {step}")
 
-    def consider_pruning(self, trainer: Trainer, value: float | None) -> None:
-        """Stop where a search gives the run up for its objective; all ranks do as rank 0 says."""
-        if self.judge and value is not None:
-            epochs = trainer.current_epoch + 1
-            verdict = trainer.is_global_zero and self.judge(value, epochs)
-            self.pruned = trainer.strategy.broadcast(verdict) and epochs != trainer.max_epochs  # where nothing is saved
-            trainer.should_stop |= self.pruned
-
     def abort_nonfinite(self, trainer: Trainer, what: str) -> None:
         where = f"epoch {trainer.current_epoch + 1}, batch {trainer.fit_loop.epoch_loop.batch_idx + 1}"
         raise UserError(
             f"{what} ({where}); what was saved is of before. Lower optimizer.lr, type trainer.gradient_clip_val=1 or "
-            "trainer.precision=32-true, or 'callbacks=[finite]', which names the first layer whose output is not "
-            "finite; if it names none, look at how the loss is computed."
+            "trainer.precision=32-true, or 'callbacks=[finite]', which names the first layer at fault; if it names "
+            "none, look at how the loss is computed."
         )

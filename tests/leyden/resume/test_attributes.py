@@ -78,7 +78,7 @@ def start():
     task, watch, saves = Task(), Watch(), Saves()
     trainer = SimpleNamespace(callbacks=[EarlyStopping("val/loss"), watch, saves])
     attributes = Attributes()
-    attributes.begin(trainer, task)
+    attributes.note(trainer, task, plain=True)
     task.opened = open  # a hook of a start makes it, and makes it again when a run goes on
     return trainer, task, watch, attributes
 

@@ -1,4 +1,4 @@
-"""Plain attributes of a task, of its parts and of callbacks of the user's own, which a checkpoint must hold, too."""
+"""Attributes of a task, its parts and a user's callbacks, which a checkpoint must hold, too."""
 
 import io
 import random
@@ -26,18 +26,18 @@ Key = tuple[str, str]  # the owner and the name of an attribute
 
 
 class Attributes:
-    """What of the attributes has changed since the start of a fit; looked at there and when a checkpoint is written."""
+    """What of the attributes has changed since the start of a fit."""
 
     def __init__(self) -> None:
         self.before: dict[Key, Any] = {}
         self.to_restore: dict[Key, Any] | None = {}  # what a checkpoint held; None: it is put back
 
     def note(self, trainer: Trainer, task: LightningModule, plain: bool) -> None:
-        """Keep what tells plain data, or what is none, from what it is later."""
+        """Keep the marks of what is plain data, or of what is none."""
         self.before |= {key: mark(value, data) for key, value, data in everything(trainer, task) if data == plain}
 
     def restore(self, trainer: Trainer, task: LightningModule) -> None:
-        """Once, after all hooks of a start, which may make what is no data: put back what a checkpoint held."""
+        """Put back what a checkpoint held, once, after the hooks of a start, which make again what is no data."""
         if self.to_restore is not None:
             owners = dict(holders(trainer, task))
             for (place, name), value in self.to_restore.items():
@@ -51,8 +51,8 @@ class Attributes:
         self.restore(trainer, task)
         found = [each for each in everything(trainer, task) if self.before.get(each[0]) != mark(*each[1:])]
         lost = [f"{'.'.join(key)} ({type(value).__name__})" for key, value, plain in found if not plain]
-        why = "changes in training, and is no plain data that a checkpoint could hold"
-        return {key: value for key, value, plain in found if plain}, [f"{what} {why}" for what in lost]
+        values = {key: value for key, value, plain in found if plain}
+        return values, [f"{what} changes in training, and is no plain data for a checkpoint" for what in lost]
 
 
 def everything(trainer: Trainer, task: LightningModule) -> Iterator[tuple[Key, Any, bool]]:
@@ -69,7 +69,7 @@ def everything(trainer: Trainer, task: LightningModule) -> Iterator[tuple[Key, A
 
 
 def holders(trainer: Trainer, task: LightningModule) -> Iterator[tuple[str, Any]]:
-    """The task, its metrics, modules and callbacks of the user's own, and objects that these keep, under a name."""
+    """The task, its metrics, modules and callbacks of the user's own, and objects that these keep, by name."""
     queue: list[tuple[str, Any]] = [("task", task)]
     count = Counter[str]()
     for callback in trainer.callbacks:
@@ -102,7 +102,7 @@ def is_holder(value: Any) -> bool:
 
 
 def mark(value: Any, plain: bool) -> Any:
-    """What tells a value from a later one: its bytes; of what is no plain data its parts, or which object it is."""
+    """What tells a value from a later one: its bytes; of what is no data its parts, or which object it is."""
     if plain and type(value) in SCALARS:
         return type(value), value
     if plain or isinstance(value, GENERATORS):
@@ -116,7 +116,7 @@ def mark(value: Any, plain: bool) -> Any:
 
 
 def encode(value: Any, memo: dict[int, Any]) -> Any:
-    """A copy as plain data, in which one object stays one, tensors on the CPU. Raises TypeError for what is none."""
+    """A copy as plain data, on the CPU, in which one object stays one. Raises TypeError for what is none."""
     kind = type(value)
     if kind in SCALARS:
         return value
@@ -138,7 +138,7 @@ def encode(value: Any, memo: dict[int, Any]) -> Any:
 
 
 def decode(value: Any, device: torch.device) -> Any:
-    """The way back from `encode`, in place, so that one object stays one; what was on a device is on this one."""
+    """The way back from `encode`, in place, so that one object stays one; from a device to this one."""
     if type(value) is tuple:
         return tuple(decode(child, device) for child in value)
     if type(value) is list:

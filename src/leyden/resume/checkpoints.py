@@ -20,21 +20,16 @@ from leyden import UserError, listed, said
 from leyden.files import replacing
 
 log = logging.getLogger(__name__)
-NEEDED = {"step", "best", "inexact", "metrics", "running", "files"}  # of an entry `leyden` that a run goes on from
+NEEDED = {"step", "best", "inexact", "metrics", "running", "files"}  # to go on from
 HYPER_PARAMETERS = {"hyper_parameters", "datamodule_hyper_parameters"}
 COMPILED = "_orig_mod."  # what torch.compile(net) puts into the names of its weights
 
 
-def read(path: Path | str) -> dict[str, Any]:
-    """The content of a checkpoint, on the CPU. Raises UserError if it is missing, damaged or more than plain data."""
-    content = plain(path)
-    if not isinstance(content, dict) or not isinstance(content.get("state_dict"), dict):
-        raise UserError(f"{path} is no checkpoint of a run: it holds no state_dict.")
-    return content
+def read(path: Path | str, bare: bool = False) -> dict[str, Any]:
+    """The content of a checkpoint, on the CPU; `bare`: it may be a state_dict. torch itself checks no CRC.
 
-
-def plain(path: Path | str) -> Any:
-    """What torch.save wrote, if it is plain data and each byte is what was written: torch itself checks no CRC."""
+    Raises UserError if it is missing, damaged or more than plain data.
+    """
     try:
         if zipfile.is_zipfile(path):  # else torch's old format, or no checkpoint
             with zipfile.ZipFile(path) as archive:
@@ -42,14 +37,18 @@ def plain(path: Path | str) -> Any:
                     part.external_attr for part in archive.infolist()
                 ):  # which torch leaves out
                     raise zipfile.BadZipFile("it is not what was written")
-        return torch.load(path, map_location="cpu", weights_only=True)
+        content = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError as error:
         raise UserError(f"There is no checkpoint {path}.") from error
-    except Exception as error:  # torch raises many types for one truth: these bytes are not a checkpoint
+    except Exception as error:  # torch raises many types
         what = f"is damaged ({said(error)[:100]})"
         if found := re.search(r"GLOBAL (\S+)", str(error)):
             what = f"holds {found[1]}, which is no plain data, and was not loaded"
         raise UserError(f"The checkpoint {path} {what}.") from error
+    content = content if isinstance(content, dict) else {}
+    if not bare and not isinstance(content.get("state_dict"), dict):
+        raise UserError(f"{path} is no checkpoint of a run: it holds no state_dict.")
+    return content
 
 
 def newest(folder: Path, asked: str = "") -> tuple[Path | None, dict[str, Any]]:
@@ -82,12 +81,12 @@ def newest(folder: Path, asked: str = "") -> tuple[Path | None, dict[str, Any]]:
 def load(module: nn.Module, path: Path | str, strict: bool = True) -> None:
     """Put the weights of a checkpoint, or of a bare state_dict of the module or of its `model`, into a module.
 
-    With `strict=False` what does not fit stays as it is, and is listed; else it raises UserError.
+    What does not fit raises UserError; with `strict=False` it stays as it is, and is listed.
     """
-    content, state = plain(path), module.state_dict()
+    content, state = read(path, bare=True), module.state_dict()
     own = {name.replace(COMPILED, ""): name for name in state}
     weights: dict[str, Tensor] = {}
-    for key, value in (content.get("state_dict", content) if isinstance(content, dict) else {}).items():
+    for key, value in content.get("state_dict", content).items():
         if isinstance(value, Tensor):
             name = str(key).removeprefix("module.").replace(COMPILED, "")
             weights[name if name in own or f"model.{name}" not in own else f"model.{name}"] = value
@@ -119,7 +118,7 @@ def sha256(state_dict: dict[str, Tensor]) -> str:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether torch loads it as data: numbers, text, None, tensors, and lists, tuples and dicts of these."""
+    """Whether it is numbers, text, None, tensors, and lists, tuples and dicts of these."""
     if type(value) in (list, tuple):
         return all(map(is_plain, value))
     if type(value) is dict:
@@ -128,7 +127,7 @@ def is_plain(value: Any) -> bool:
 
 
 def leave_out_objects(checkpoint: dict[str, Any]) -> list[str]:
-    """Let a checkpoint keep its plain hyper-parameters; the names of the others."""
+    """Take out of a checkpoint what of its hyper-parameters is no plain data; the names."""
     left_out: list[str] = []
     for key in HYPER_PARAMETERS & checkpoint.keys():
         items: Any = checkpoint[key].items()
@@ -153,7 +152,7 @@ class AtomicIO(TorchCheckpointIO):
         return read(path)
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        """Leave out hyper-parameters that are objects. Raises UserError if it cannot be written, or read again."""
+        """Raises UserError if it cannot be written, or read again."""
         path, left_out = Path(path), leave_out_objects(checkpoint)
         if self.first and left_out and self.update_record:
             log.warning("The checkpoints hold no %s: hyper-parameters that are no plain data.", listed(left_out))

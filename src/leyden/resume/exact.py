@@ -158,9 +158,9 @@ def seed_hooks(datamodule: Any, begin: Callable[[int], None], seed: int = 0) -> 
 
 def why_not(loader: Any, world: int = 1) -> str | None:
     """Why a loader's order is no function of seed and epoch; None where it is."""
-    each = "; each of the ranks reads all of it unless it divides its samples among them itself" * (world > 1)
+    each = "; each rank reads all of it, unless it divides its samples itself" * (world > 1)
     if not isinstance(loader, DataLoader):
-        return f"a {type(loader).__name__} gives the batches, which is no DataLoader of torch{each}"
+        return f"a {type(loader).__name__} gives the batches, not a DataLoader{each}"
     if isinstance(loader.dataset, IterableDataset):
         return f"{type(loader.dataset).__name__} is an IterableDataset, which alone knows its order{each}"
     for sampler in (loader.sampler, loader.batch_sampler):

@@ -53,9 +53,21 @@ class Keeper(Callback):
 
     def check(self, trainer: Trainer, datamodule: Any, entry: dict[str, Any]) -> None:
         """Raises UserError if a run must not go on from a checkpoint with this entry `leyden`; {}: from its start."""
-        self.fixed = snapshot.fixed(trainer, datamodule)  # as asked for: a callback may change the size of the batch
-        self.restored, self.best = entry, entry.get("best", {})
-        self.inexact = snapshot.compare(self.fixed, entry, self.exact) if entry else []
+        size = getattr(datamodule, "batch_size", None)
+        self.fixed = {  # as asked for: a callback may change the size of the batch
+            "world_size": trainer.world_size,
+            "accumulate_grad_batches": trainer.accumulate_grad_batches,
+            "batch_size": size if isinstance(size, int) else None,
+            "data_fingerprint": getattr(datamodule, "fingerprint", None),
+        }
+        if entry:
+            self.restored, self.best, self.inexact = entry, entry["best"], entry["inexact"]
+            changed = [f"{key} is {now}, was {entry[key]}" for key, now in self.fixed.items() if now != entry[key]]
+            if self.exact and changed:
+                raise UserError(
+                    f"{'; '.join(changed)}: the run would come to other numbers; type exact=false to go on."
+                )
+            self.inexact += [] if self.exact else ["it was resumed with exact=false", *changed]
 
     def on_fit_start(self, trainer: Trainer, task: LightningModule) -> None:
         shorten_steps(trainer, task)
@@ -71,8 +83,7 @@ class Keeper(Callback):
         self.step = trainer.global_step
         self.stop.listen()
         if self.restored:
-            self.inexact += snapshot.stretched(trainer, task, self.restored)
-            snapshot.restore(trainer, task, self.restored, self.attributes)
+            self.inexact += snapshot.restore(trainer, task, self.restored, self.attributes)
         exact.fast_forward(trainer, self.seed)
         self.reseed(trainer)
 

@@ -107,17 +107,10 @@ class Records(Checkpoint):
         self.warned, self.waits = "", False  # why the run is not exact; it waits for data
         self.clock = Clock()
 
-    @property
-    def best_model_path(self) -> str:
-        return str(self.directory / self.keeper.best["checkpoint"]) if "checkpoint" in self.keeper.best else ""
-
-    @property
-    def best_model_score(self) -> torch.Tensor | None:
-        return torch.tensor(self.keeper.best["value"]) if self.keeper.best else None
-
-    @property
-    def last_model_path(self) -> str:
-        return str(next(self.directory.glob("checkpoints/last.ckpt"), ""))
+    # what others ask of a Checkpoint
+    best_model_path = property(lambda self: str(next(self.directory.glob("checkpoints/best.ckpt"), "")))
+    last_model_path = property(lambda self: str(next(self.directory.glob("checkpoints/last.ckpt"), "")))
+    best_model_score = property(lambda self: torch.tensor(self.keeper.best["value"]) if self.keeper.best else None)
 
     def on_train_start(self, trainer: Trainer, task: LightningModule) -> None:
         self.step, self.started = trainer.global_step, perf_counter() - self.seconds

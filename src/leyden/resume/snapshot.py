@@ -9,7 +9,6 @@ import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import StochasticWeightAveraging
 
-from leyden import UserError
 from leyden.lightning_internals import gather, restore_running_values, running_values
 from leyden.resume import compiled
 from leyden.resume.attributes import Attributes, decode, encode
@@ -40,13 +39,17 @@ def lengths(trainer: Trainer, directory: Path) -> dict[str, int]:
     return {path.relative_to(directory).as_posix(): path.stat().st_size for path in directory.glob(EVENTS)}
 
 
-def restore(trainer: Trainer, task: LightningModule, entry: dict[str, Any], attributes: Attributes) -> None:
-    """Go on with the values of an entry `leyden` of a checkpoint; a rank that was not there then has none."""
+def restore(trainer: Trainer, task: LightningModule, entry: dict[str, Any], attributes: Attributes) -> list[str]:
+    """Go on with an entry `leyden` of a checkpoint, where a rank that is new has no values; what is not exact then."""
     trainer.callback_metrics.update({name: torch.tensor(value) for name, value in entry["metrics"].items()})
     if trainer.global_rank < len(entry["running"]):
         running = decode(entry["running"][trainer.global_rank], task.device)
         attributes.to_restore = running["attributes"]
         restore_running_values(trainer, task, running["logged"])
+    total, before = trainer.estimated_stepping_batches, entry["total_steps"]
+    factor = getattr(getattr(task, "scheduler", None), "func", None)
+    stretched = total != before and getattr(factor, "depends_on_total", False)
+    return [f"its schedule was stretched from {before} to {total} steps at step {entry['step']}"] if stretched else []
 
 
 def restore_files(directory: Path, lengths: dict[str, int]) -> None:
@@ -72,31 +75,3 @@ def set_counters(loops: dict[str, Any]) -> None:
         batches |= dict.fromkeys(("ready", "started", "processed"), batches["completed"])
         epochs |= dict.fromkeys(("processed", "completed"), epochs["started"] - 1)
         loops["epoch_loop.val_loop.batch_progress"][part] |= {"ready": 1, "started": 1, "processed": 0, "completed": 0}
-
-
-def fixed(trainer: Trainer, datamodule: Any) -> dict[str, Any]:
-    """What a run must not change while it goes on."""
-    size = getattr(datamodule, "batch_size", None)
-    return {
-        "world_size": trainer.world_size,
-        "accumulate_grad_batches": trainer.accumulate_grad_batches,
-        "batch_size": size if isinstance(size, int) else None,
-        "data_fingerprint": getattr(datamodule, "fingerprint", None),
-    }
-
-
-def compare(now: dict[str, Any], then: dict[str, Any], exact: bool) -> list[str]:
-    """Why a run that goes on will not come to the numbers of an unbroken one; a UserError where `exact` forbids it."""
-    changed = [f"{name} is {now[name]}, was {then[name]}" for name in now if now[name] != then[name]]
-    if exact and changed:
-        raise UserError(f"{'; '.join(changed)}: the run would come to other numbers; type exact=false to go on.")
-    return then["inexact"] + (["it was resumed with exact=false", *changed] if not exact else [])
-
-
-def stretched(trainer: Trainer, task: LightningModule, then: dict[str, Any]) -> list[str]:
-    """That the schedule is another one from here on, where it depends on the number of steps; else nothing."""
-    total, before = trainer.estimated_stepping_batches, then["total_steps"]
-    factor = getattr(getattr(task, "scheduler", None), "func", None)
-    if total == before or not getattr(factor, "depends_on_total", False):
-        return []
-    return [f"its schedule was stretched from {before} to {total} steps at step {then['step']}"]

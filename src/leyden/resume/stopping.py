@@ -64,16 +64,14 @@ class Guard:
     def __init__(self) -> None:
         self.bad: Tensor | None = None  # on the device: whether a loss was not finite
 
+    waits = staticmethod(lambda loss: loss.device.type != "cpu")
+
     def watch(self, trainer: Trainer, loss: Tensor, step: int) -> None:
         loss = loss.detach()
         if self.waits(loss):
             self.bad = ~loss.isfinite() if self.bad is None else self.bad | ~loss.isfinite()
         elif not math.isfinite(loss):
             self.abort_nonfinite(trainer, f"The training loss is {float(loss)} at step {step + 1}")
-
-    @staticmethod
-    def waits(loss: Tensor) -> bool:
-        return loss.device.type != "cpu"
 
     def check(self, trainer: Trainer, step: int) -> None:
         """Raises UserError if a loss was not finite, or gradients are not finite however small a scaler makes it."""

@@ -16,11 +16,11 @@ from torch.utils.data import DataLoader, Dataset
 from torchmetrics import Metric, MetricCollection
 
 SCALARS = (bool, int, float, str, type(None))
-HELD = "leyden.held"  # key of a dict that stands for an array, or a tensor on a device
-OWN = {*vars(LightningModule()), "_param_requires_grad_state", "_compiled_call_impl", "forward"}  # the last by DDP
+HELD = "leyden.held"  # of a dict that stands for an array, or a tensor on a device
+OWN = {*vars(LightningModule()), "_param_requires_grad_state", "_compiled_call_impl", "forward"}
 LIBRARIES = {"leyden", "torch", "torchvision", "torchmetrics", "lightning", "numpy", "omegaconf", "hydra", "functools"}
 LIBRARIES |= sys.stdlib_module_names
-GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)  # their bytes are their state
+GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
 NO_HOLDERS = (nn.Module, Dataset, DataLoader, LightningDataModule)
 Key = tuple[str, str]  # the owner and the name of an attribute
 
@@ -56,8 +56,8 @@ class Attributes:
 
 
 def everything(trainer: Trainer, task: LightningModule) -> Iterator[tuple[Key, Any, bool]]:
-    """Each attribute by owner and name: as a checkpoint would hold it and True, or as it is and False."""
-    memo: dict[int, Any] = {}  # one for all, so that two attributes that are one list are one when the run goes on
+    """Each attribute: its owner and name, and a copy as plain data and True, or itself and False."""
+    memo: dict[int, Any] = {}  # one for all: two attributes may be one list
     for place, holder in holders(trainer, task):
         more = ["grad"] if isinstance(holder, nn.Parameter) else getattr(holder, "_non_persistent_buffers_set", ())
         for name, value in (vars(holder) | {name: getattr(holder, name) for name in more}).items():
@@ -70,13 +70,9 @@ def everything(trainer: Trainer, task: LightningModule) -> Iterator[tuple[Key, A
 
 def holders(trainer: Trainer, task: LightningModule) -> Iterator[tuple[str, Any]]:
     """The task, its metrics, modules and callbacks of the user's own, and objects that these keep, by name."""
+    callbacks = [each for each in trainer.callbacks if is_users_own(each) and not is_overridden("state_dict", each)]
     queue: list[tuple[str, Any]] = [("task", task)]
-    count = Counter[str]()
-    for callback in trainer.callbacks:
-        if is_users_own(callback) and not is_overridden("state_dict", callback):
-            name = type(callback).__name__
-            queue.append((f"{name}{count[name] or ''}", callback))  # several of one class by their order
-            count[name] += 1
+    queue += [(f"{type(each).__name__}{n or ''}", each) for n, each in enumerate(callbacks)]
     for name, part in task.named_modules():
         if is_users_own(part) or isinstance(part, Metric | MetricCollection):
             queue.append((f"task.{name}", part))
@@ -97,7 +93,7 @@ def is_users_own(value: Any) -> bool:
 
 
 def is_holder(value: Any) -> bool:
-    """Whether an object of the user's own has attributes to look at: an average, a counter."""
+    """Whether it is an object of the user's own with attributes to look at, as an average."""
     return is_users_own(value) and hasattr(value, "__dict__") and not isinstance(value, NO_HOLDERS)
 
 
@@ -106,13 +102,13 @@ def mark(value: Any, plain: bool) -> Any:
     if plain and type(value) in SCALARS:
         return type(value), value
     if plain or isinstance(value, GENERATORS):
-        torch.save(value, buffer := io.BytesIO())  # pickle alone writes other bytes for an equal tensor
+        torch.save(value, buffer := io.BytesIO())  # as pickle alone does not
         return buffer.getvalue()
     if is_holder(value):  # whose attributes are looked at
         return type(value)
     parts = value.values() if isinstance(value, dict) else value
     parts = parts if isinstance(value, dict | list | tuple | set) else [value]
-    return [(id(part), part) for part in parts]  # which are kept, or another object could get the number
+    return [(id(part), part) for part in parts]  # kept, as others may get their numbers
 
 
 def encode(value: Any, memo: dict[int, Any]) -> Any:

@@ -22,7 +22,7 @@ from leyden.files import replacing
 log = logging.getLogger(__name__)
 NEEDED = {"step", "best", "inexact", "metrics", "running", "files"}  # to go on from
 HYPER_PARAMETERS = {"hyper_parameters", "datamodule_hyper_parameters"}
-COMPILED = "_orig_mod."  # what torch.compile(net) puts into the names of its weights
+COMPILED = "_orig_mod."  # of torch.compile
 
 
 def read(path: Path | str, bare: bool = False) -> dict[str, Any]:
@@ -31,11 +31,9 @@ def read(path: Path | str, bare: bool = False) -> dict[str, Any]:
     Raises UserError if it is missing, damaged or more than plain data.
     """
     try:
-        if zipfile.is_zipfile(path):  # else torch's old format, or no checkpoint
+        if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
-                if archive.testzip() or any(
-                    part.external_attr for part in archive.infolist()
-                ):  # which torch leaves out
+                if archive.testzip() or any(part.external_attr for part in archive.infolist()):  # left out
                     raise zipfile.BadZipFile("it is not what was written")
         content = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError as error:
@@ -60,17 +58,16 @@ def newest(folder: Path, asked: str = "") -> tuple[Path | None, dict[str, Any]]:
     for path in [Path(asked)] if alone else sorted(folder.glob("*.ckpt"), key=lambda path: path.name != "last.ckpt"):
         try:
             entry = read(path).get("leyden")
+            entry = entry if isinstance(entry, dict) else {}
+            if entry.get("resumable") and entry.keys() >= NEEDED:
+                log.info("going on from %s", path.name)
+                if faults:
+                    log.warning(faults.strip())
+                return path, entry
+            if alone or not entry.get("first"):
+                raise UserError(f"{path} holds weights alone; init_from={path} starts a new run from them.")
         except UserError as error:
             faults += f" {error}"
-            continue
-        entry = entry if isinstance(entry, dict) else {}  # of another program
-        if entry.get("resumable") and entry.keys() >= NEEDED:
-            log.info("going on from %s", path.name)
-            if faults:
-                log.warning(faults.strip())
-            return path, entry
-        if alone or not entry.get("first"):
-            faults += f" {path} holds weights alone; init_from={path} starts a new run from them."
     if faults:
         what = f"No run can go on from {folder}; delete that folder to start again, or type another name=."
         raise UserError(faults.strip() if alone else what + faults)
@@ -134,7 +131,7 @@ def leave_out_objects(checkpoint: dict[str, Any]) -> list[str]:
         given = {k: OmegaConf.to_container(v, resolve=True) if OmegaConf.is_config(v) else v for k, v in items}
         left_out += [name for name, value in given.items() if not is_plain(value)]
         checkpoint[key] = {name: value for name, value in given.items() if is_plain(value)}
-        checkpoint.pop(key.replace("hyper_parameters", "hparams_type"), None)  # the class of the container
+        checkpoint.pop(key.replace("hyper_parameters", "hparams_type"), None)  # a class
     return left_out
 
 
@@ -165,10 +162,10 @@ class AtomicIO(TorchCheckpointIO):
                 if self.first:
                     read(beside)
             self.first = False
-        except (OSError, RuntimeError) as error:  # torch hides that of the system behind one of its own
+        except (OSError, RuntimeError) as error:  # torch hides the system's behind its own
             why = error.__context__ if isinstance(error.__context__, OSError) else error
             before = "; the one before is whole" if path.exists() else ""
             raise UserError(f"The checkpoint {path} cannot be written ({why}){before}.") from error
-        except (UserError, pickle.PicklingError, AttributeError, TypeError) as error:  # read back, or not even written
+        except (UserError, pickle.PicklingError, AttributeError, TypeError) as error:
             what = "as a state_dict or on_save_checkpoint gives more than numbers, text, tensors, lists and dicts"
             raise UserError(f"The checkpoint {path} could not be loaded again, {what}: {said(error)}.") from error

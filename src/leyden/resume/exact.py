@@ -20,7 +20,7 @@ from leyden.lightning_internals import fetcher
 from leyden.resume.stopping import SIGNALS
 
 MASK = 2**64 - 1
-POOL = 50  # batches of a shuffled pool that is sorted by length
+POOL = 50  # batches that are sorted by length together
 HOOKS = ["setup", "prepare_data", *(f"{split}_dataloader" for split in ("train", "val", "test", "predict"))]
 
 
@@ -42,7 +42,7 @@ def generator(*counters: int) -> torch.Generator:
 def reseed(*counters: int) -> None:
     """Let torch, numpy and random draw from the counters."""
     seed = mix(*counters)
-    torch.default_generator.manual_seed(seed)  # torch.manual_seed asks for devices, 100 us
+    torch.default_generator.manual_seed(seed)  # quicker than torch.manual_seed
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed(seed)
     elif torch.backends.mps.is_built():
@@ -82,8 +82,8 @@ def bucketed(lengths: Tensor, batch: int, seed: int, epoch: int) -> Tensor:
 class Order(DistributedSampler):
     """The samples of one rank, in keys of epoch * length + index. Lightning replaces what is no DistributedSampler.
 
-    With `draw`, of the epoch, a step of all ranks together has the samples of one process with the joint batch; without
-    it each sample comes once, in order.
+    With `draw`, of the epoch, a step of all ranks has the samples of one process with the joint batch; else each sample
+    comes once, in order.
     """
 
     def __init__(self, length: int, rank: int = 0, world: int = 1, draw: Callable[[int], Tensor] | None = None):
@@ -96,7 +96,7 @@ class Order(DistributedSampler):
     def __iter__(self) -> Iterator[int]:
         order = self.draw(self.epoch) + self.epoch * self.length if self.draw else torch.arange(self.length)
         skip, self.skip = self.skip, 0
-        parts = order[self.rank :: self.world][: len(self)][skip:].split(2**16)  # no list of all of them
+        parts = order[self.rank :: self.world][: len(self)][skip:].split(2**16)
         return (key for part in parts for key in part.tolist())
 
 
@@ -123,7 +123,7 @@ class Share(DistributedSampler):
         return (order[i % len(order)] for i in range(self.rank, length, self.world))
 
     def even(self, batch_size: int) -> int:
-        """The largest size up to this one that gives all ranks as many batches: a step may wait for the others."""
+        """The largest size up to this one that gives all ranks as many batches: a step may wait for others."""
         most, least = -(-len(self.order) // self.world), len(self.order) // self.world
         sizes = (size for size in range(batch_size, 0, -1) if -(-most // size) == -(-least // size))
         return batch_size if self.equal else next(sizes, batch_size)
@@ -173,7 +173,7 @@ def why_not(loader: Any, world: int = 1) -> str | None:
 
 
 def fast_forward(trainer: Trainer, seed: int) -> None:
-    """Set the training loaders to the batch that a fit goes on with: Lightning opens them before it knows the counters.
+    """Set the training loaders to the batch that a fit goes on with; Lightning has opened them at the first.
 
     Our orders skip; what others give is drawn again.
     """
@@ -182,7 +182,7 @@ def fast_forward(trainer: Trainer, seed: int) -> None:
     done, orders = progress.current.completed, [getattr(loader, "sampler", None) for loader in loaders]
     ours = all(isinstance(order, Order) for order in orders)
     if loop.restarting and progress.is_last_batch:
-        source.iterator = iter(())  # the epoch has no batch left, whatever the loader has
+        source.iterator = iter(())  # the epoch has no batch left
     elif loop.restarting or not ours:
         for loader, order in zip(loaders, orders, strict=True):
             if hasattr(order, "set_epoch"):

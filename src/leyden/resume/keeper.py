@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 class Keeper(Callback):
     """Checkpoints right after `optimizer.step()`; later hooks run again on resume. It must be the first callback.
 
-    `write=False` only keeps track of the best; `judge` says, of objective and epochs, if a search gives the run up.
+    `judge` says, of objective and epochs, whether a search gives the run up.
     """
 
     def __init__(
@@ -41,32 +41,26 @@ class Keeper(Callback):
         require(known, "checkpoint.every_n_steps", "null or a whole number from 1 up", every_n_steps)
         self.directory, self.monitor, self.mode, self.objective = directory, monitor, mode, objective or monitor
         self.every_n_steps, self.seed, self.exact, self.write, self.judge = every_n_steps, seed, exact, write, judge
-        self.best: dict[str, Any] = {}  # monitor, value, epoch, step, objective, checkpoint
+        self.best: dict[str, Any] = {}
         self.step, self.saved = 0, -1  # steps done; those in last.ckpt
         self.aligned, self.due = True, False  # the last batch ended in a step; save by every_n_steps
         self.over, self.pruned = False, False  # nothing is left to do; a search has given the run up
-        self.snapshot: dict[str, Any] = {}  # what later hooks will change, as it was after the step
-        self.restored: dict[str, Any] = {}  # the entry `leyden` of the checkpoint that the run goes on from
-        self.fixed: dict[str, Any] = {}  # what must not change while it goes on
-        self.inexact: list[str] = []  # why the numbers will not be those of an unbroken run
+        self.snapshot: dict[str, Any] = {}  # after the last step
+        self.restored: dict[str, Any] = {}  # what the run goes on from
+        self.fixed: dict[str, Any] = {}  # what must be the same then
+        self.inexact: list[str] = []  # why the numbers are not those of an unbroken run
         self.stop, self.guard, self.attributes = Stop(), Guard(), Attributes()
 
     def check(self, trainer: Trainer, datamodule: Any, entry: dict[str, Any]) -> None:
-        """Raises UserError if a run must not go on from a checkpoint with this entry `leyden`; {}: from its start."""
-        size = getattr(datamodule, "batch_size", None)
-        self.fixed = {  # as asked for: a callback may change the size of the batch
-            "world_size": trainer.world_size,
-            "accumulate_grad_batches": trainer.accumulate_grad_batches,
-            "batch_size": size if isinstance(size, int) else None,
-            "data_fingerprint": getattr(datamodule, "fingerprint", None),
-        }
+        """Raises UserError if a run must not go on from an entry `leyden` of a checkpoint; {}: it starts."""
+        size, fingerprint = (getattr(datamodule, name, None) for name in ("batch_size", "fingerprint"))
+        self.fixed = {"world_size": trainer.world_size, "accumulate_grad_batches": trainer.accumulate_grad_batches}
+        self.fixed |= {"batch_size": size if isinstance(size, int) else None, "data_fingerprint": fingerprint}
         if entry:
             self.restored, self.best, self.inexact = entry, entry["best"], entry["inexact"]
             changed = [f"{key} is {now}, was {entry[key]}" for key, now in self.fixed.items() if now != entry[key]]
             if self.exact and changed:
-                raise UserError(
-                    f"{'; '.join(changed)}: the run would come to other numbers; type exact=false to go on."
-                )
+                raise UserError(f"{'; '.join(changed)}; type exact=false to go on, to other numbers.")
             self.inexact += [] if self.exact else ["it was resumed with exact=false", *changed]
 
     def on_fit_start(self, trainer: Trainer, task: LightningModule) -> None:
@@ -75,7 +69,7 @@ class Keeper(Callback):
 
     def on_train_start(self, trainer: Trainer, task: LightningModule) -> None:
         if trainer.val_dataloaders is not None and not any(trainer.num_val_batches):
-            trainer.limit_val_batches = 0  # else Lightning counts an empty validation as one that is due
+            trainer.limit_val_batches = 0  # else Lightning waits for it
         for each in [] if trainer.enable_validation else (*trainer.callbacks, *trainer.lr_scheduler_configs):
             name = str(getattr(each, "monitor", None))
             if each is not self and getattr(each, "strict", True) and name.startswith("val/"):
@@ -88,7 +82,7 @@ class Keeper(Callback):
         self.reseed(trainer)
 
     def on_train_epoch_start(self, trainer: Trainer, *_: Any) -> None:
-        exact.reseed(self.seed, ~trainer.current_epoch)  # for a sampler of torch, which draws the epoch's order
+        exact.reseed(self.seed, ~trainer.current_epoch)  # for samplers of torch
 
     def on_train_batch_start(self, trainer: Trainer, task: LightningModule, batch: Any, batch_idx: int) -> None:
         self.attributes.restore(trainer, task)
@@ -101,7 +95,7 @@ class Keeper(Callback):
         self.guard.watch(trainer, loss, self.step)
 
     def on_before_optimizer_step(self, trainer: Trainer, task: LightningModule, *_: Any) -> None:
-        """Let the last step of an epoch be the mean of its batches; Lightning has divided by a whole window."""
+        """Let a shorter window at the end of an epoch be the mean of its batches."""
         whole = trainer.accumulate_grad_batches
         batches = (trainer.fit_loop.epoch_loop.batch_idx + 1) % whole
         for parameter in task.parameters() if batches and task.automatic_optimization else ():
@@ -118,11 +112,11 @@ class Keeper(Callback):
         self.reseed(trainer)  # for the loading of the next batch, too
 
     def reseed(self, trainer: Trainer) -> None:
-        """Draw all until the end of the next batch from (seed, rank, number of the batch)."""
+        """Until the end of the next batch draw from (seed, rank, number of the batch)."""
         exact.reseed(self.seed, trainer.global_rank, trainer.fit_loop.epoch_loop.batch_progress.total.processed)
 
     def on_validation_start(self, trainer: Trainer, task: LightningModule) -> None:
-        if trainer.state.fn == "fit" and not trainer.sanity_checking and self.aligned:
+        if trainer.state.fn == "fit" and not trainer.sanity_checking:
             self.save_last(trainer, task)
 
     def on_validation_batch_end(self, trainer: Trainer, *_: Any) -> None:
@@ -130,40 +124,37 @@ class Keeper(Callback):
             self.stop.leave()  # last.ckpt is of before the validation
 
     def on_validation_end(self, trainer: Trainer, task: LightningModule) -> None:
-        """Judge what was logged; for a plateau this is a step of its schedule. Raises UserError for a misspelt name."""
+        """Judge what was logged, and step plateaus. Raises UserError for a misspelt name."""
         if trainer.state.fn != "fit":
             return
-        configs = trainer.lr_scheduler_configs if task.automatic_optimization else []
-        plateaus = [config for config in configs if config.frequency == AT_VALIDATIONS]
+        values, plateaus = logged(trainer), []
+        if task.automatic_optimization:
+            plateaus = [config for config in trainer.lr_scheduler_configs if config.frequency == AT_VALIDATIONS]
         watched = [("objective", self.objective), ("checkpoint.monitor", self.monitor)]
-        watched += [("task.monitor", plateau.monitor) for plateau in plateaus]
-        values = logged(trainer)
-        for key, name in watched if plateaus or epoch_values(trainer) else ():
-            if name not in values and not name.startswith("train/"):  # which nobody knows before the epoch ends
+        for key, name in [*watched, *(("task.monitor", plateau.monitor) for plateau in plateaus)]:
+            unknown = name not in values and not name.startswith("train/")  # logged later
+            if unknown and (plateaus or epoch_values(trainer)):
                 raise UserError(f"{key}={name} is not logged; choose one of {listed(sorted(values))}.")
         if not trainer.sanity_checking:
             self.consider(trainer)
-            for plateau in [] if self.ended(trainer) else plateaus:  # a run that goes on does this again
+            for plateau in [] if self.ended(trainer) else plateaus:  # else a longer run does it again
                 task.lr_scheduler_step(plateau.scheduler, values[plateau.monitor])
 
     def consider(self, trainer: Trainer, training: bool = False) -> None:
-        """After a validation, or an epoch of training, save the weights if they are the best so far.
-
-        Of equal values the later one is, NaN never.
-        """
+        """After a validation, or an epoch of training, save the best weights, of equal ones the later."""
         if training != self.monitor.startswith("train/"):
             return
-        values = logged(trainer)  # the same on all ranks, which save together
+        values = logged(trainer)  # the same on all ranks
         if training and self.monitor not in values:
             raise UserError(f"checkpoint.monitor={self.monitor} is not logged by the task.")
-        value, objective = (values.get(name) for name in (self.monitor, self.objective))
+        value, objective = values.get(self.monitor, math.nan), values.get(self.objective)
         if self.judge and objective is not None:
             epochs = trainer.current_epoch + 1
             verdict = trainer.strategy.broadcast(trainer.is_global_zero and self.judge(objective, epochs))
             self.pruned = verdict and epochs != trainer.max_epochs  # where nothing is saved
             trainer.should_stop |= self.pruned
         sign = -1 if self.mode == "min" else 1
-        if value is None or math.isnan(value) or (self.best and sign * value < sign * self.best["value"]):
+        if math.isnan(value) or (self.best and sign * value < sign * self.best["value"]):
             return
         self.best = {"monitor": self.monitor, "value": value, "epoch": trainer.current_epoch, "step": self.step}
         self.best["objective"] = objective
@@ -172,10 +163,9 @@ class Keeper(Callback):
             self.save(trainer, "best.ckpt")
 
     def on_train_epoch_end(self, trainer: Trainer, task: LightningModule) -> None:
-        if trainer.fit_loop.restarting:  # else a plateau schedule misses the first epoch after a resume
+        if trainer.fit_loop.restarting:  # else a plateau misses it
             trainer.fit_loop.on_iteration_done()
-        if self.aligned:
-            self.save_last(trainer, task)
+        self.save_last(trainer, task)
 
     def on_train_end(self, trainer: Trainer, *_: Any) -> None:
         if self.ended(trainer):
@@ -184,14 +174,16 @@ class Keeper(Callback):
             self.stop.agreed(trainer)
             self.stop.leave()
         if not self.best and trainer.is_global_zero:
-            log.warning("%s was never logged as a number; there is no best.ckpt, the last weights count.", self.monitor)
+            log.warning("%s was never logged as a number; the last weights count.", self.monitor)
 
     def ended(self, trainer: Trainer) -> bool:
-        """Whether max_steps are done: then Lightning runs nothing again, so that only `on_train_end` may save."""
+        """Whether max_steps are done, after which Lightning runs nothing again: only `on_train_end` may save."""
         return 0 < trainer.max_steps <= self.step
 
     def save_last(self, trainer: Trainer, task: LightningModule) -> None:
-        """Write last.ckpt, once for each step, and leave if a signal came; at max_steps `on_train_end` does both."""
+        """After a step write last.ckpt, once, and leave if a signal came; at max_steps `on_train_end` does both."""
+        if not self.aligned:
+            return
         self.stop.agreed(trainer)
         new, ended = self.saved != self.step, self.ended(trainer)
         if new:
@@ -220,7 +212,7 @@ class Keeper(Callback):
             "metrics": {name: float(value) for name, value in trainer.callback_metrics.items()},
             "inexact": self.inexact,
         }
-        if self.aligned:  # else the weights alone count: the best, inside an accumulation
+        if self.aligned:  # else the weights alone count
             snapshot.set_counters(checkpoint["loops"]["fit_loop"])
             checkpoint["callbacks"] = self.snapshot["callbacks"]
             checkpoint["leyden"] |= {name: self.snapshot[name] for name in ("running", "files")}

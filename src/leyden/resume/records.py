@@ -1,4 +1,4 @@
-"""What a run leaves to read: metrics.csv, metrics.json, a line for each epoch and validation, and how fast it was."""
+"""What a run leaves to read: metrics.csv, metrics.json, a line for each epoch and validation, its speed."""
 
 import csv
 import itertools
@@ -20,11 +20,11 @@ from leyden.resume.keeper import Keeper
 
 log = logging.getLogger(__name__)
 RATE, STEP, WAITING = "time/samples_per_second", "time/step_seconds", "time/waiting"
-MUCH = 0.2  # share of the time that waits for data, from where it is worth a sentence
+MUCH = 0.2  # of the time, if it waits for data
 
 
 class Table:
-    """A CSV file that may gain columns; of what it holds already, so many rows are kept."""
+    """A CSV file that may gain columns, and of which so many rows are kept."""
 
     def __init__(self, path: Path, rows: int):
         self.path, self.rows, self.columns = path, list[dict[str, Any]](), list[str]()
@@ -37,20 +37,20 @@ class Table:
         if columns == self.columns:
             with open(self.path, "a", newline="") as file:
                 csv.DictWriter(file, columns).writerows(rows)
-            return
+        else:
+            with replacing(self.path) as beside, open(beside, "w", newline="") as file:
+                writer = csv.DictWriter(file, columns)
+                writer.writeheader()
+                writer.writerows(self.rows)
         self.columns = columns
-        with replacing(self.path) as beside, open(beside, "w", newline="") as file:
-            writer = csv.DictWriter(file, columns)
-            writer.writeheader()
-            writer.writerows(self.rows)
 
 
 class Clock:
-    """Adds up the time between ends of batches, without validations and the first batch, which starts processes."""
+    """The time between ends of batches, without validations and the first, which starts processes."""
 
     def __init__(self) -> None:
         self.mark: float | None = None  # the end of the last batch or validation
-        self.steps, self.fetches = list[float](), list[float]()  # seconds; of a fetch its begin, negative, and its end
+        self.steps, self.fetches = list[float](), list[float]()  # of a fetch its begin, negative, and its end
 
     def batch(self, trainer: Trainer) -> None:
         device = trainer.strategy.root_device
@@ -81,7 +81,7 @@ class Clock:
 
 
 def samples_in(trainer: Trainer, batches: int) -> int | None:
-    """Samples of so many batches of all ranks, or of a shorter epoch; None where its loader does not say."""
+    """Samples of so many batches of all ranks, or of an epoch; None where its loader does not say."""
     loader: Any = trainer.train_dataloader
     size = getattr(loader, "batch_size", None) or getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
     if not isinstance(size, int):
@@ -93,7 +93,7 @@ def samples_in(trainer: Trainer, batches: int) -> int | None:
 class Records(Checkpoint):
     """Writes what was logged, on rank 0; a Checkpoint, as Lightning calls those after the task has logged its epoch.
 
-    `update_record` changes fields of run.json; `announce` says what is trained, of (trainer, task, samples of a step).
+    `update_record` changes run.json; `announce` says what is trained, of (trainer, task, samples of a step).
     """
 
     def __init__(self, directory: Path, keeper: Keeper, update_record: Callable[..., None], announce: Callable):
@@ -101,10 +101,10 @@ class Records(Checkpoint):
         self.dirpath = str(self.directory / "checkpoints")
         self.metrics: dict[str, Any] = {"train": {}, "val": {}}  # of metrics.json
         self.table: Table | None = None
-        self.validation: dict[str, float] = {}  # at the end of this epoch, whose row and line it shares
-        self.seconds, self.rows = 0.0, 0  # of training, and of the table, before the run was stopped
-        self.reasons: list[str] = []  # why the data is not read in an order that can be found again
-        self.warned, self.waits = "", False  # why the run is not exact; it waits for data
+        self.validation: dict[str, float] = {}  # at the end of this epoch
+        self.seconds, self.rows = 0.0, 0  # before the run was stopped
+        self.reasons: list[str] = []  # why the order of the data is not exact
+        self.warned, self.waits = "", False
         self.clock = Clock()
 
     # what others ask of a Checkpoint
@@ -125,7 +125,7 @@ class Records(Checkpoint):
             self.on_save_checkpoint(trainer)
 
     def on_save_checkpoint(self, trainer: Trainer, *_: Any) -> None:
-        """Say why the run is not exact, when something has turned out."""
+        """Say why the run is not exact, if that is new."""
         why = "; ".join(self.reasons + self.keeper.inexact)
         if trainer.is_global_zero and why != self.warned:
             self.warned = why
@@ -180,4 +180,4 @@ class Records(Checkpoint):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.seconds, self.rows = state["seconds"], state["rows"]
-        self.metrics |= read_json(self.directory / "metrics.json")  # all that is done again is replaced
+        self.metrics |= read_json(self.directory / "metrics.json")

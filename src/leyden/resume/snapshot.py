@@ -1,4 +1,4 @@
-"""A run right after an optimizer step as plain data, the way back to it, and what must be as it was then."""
+"""A run right after an optimizer step as plain data, and the way back to it."""
 
 import copy
 import os
@@ -17,10 +17,10 @@ EVENTS = "tensorboard/events.out.tfevents.*"  # files of a run that only grow
 
 
 def capture(trainer: Trainer, task: LightningModule, attributes: Attributes, directory: Path) -> dict[str, Any]:
-    """What later hooks change: callbacks, values of each rank, lengths of files; `lost` says what cannot be held."""
+    """What later hooks change: callbacks, values of each rank, lengths of files; `lost`: what cannot be held."""
     changed, lost = attributes.changed(trainer, task)
     if any(isinstance(callback, StochasticWeightAveraging) for callback in trainer.callbacks):
-        lost.append("StochasticWeightAveraging makes its schedule anew when a run goes on; callbacks=[ema] does not")
+        lost.append("StochasticWeightAveraging starts anew on a resume; callbacks=[ema] does not")
     mine = {"logged": encode(running_values(trainer), {}), "attributes": changed}
     ranks = gather(trainer, (mine, lost + compiled.limits))
     return {
@@ -32,7 +32,7 @@ def capture(trainer: Trainer, task: LightningModule, attributes: Attributes, dir
 
 
 def lengths(trainer: Trainer, directory: Path) -> dict[str, int]:
-    """Bytes of TensorBoard's files with all in them that was logged."""
+    """Of TensorBoard's files, with all that was logged."""
     for logger in trainer.loggers:
         if flush := getattr(logger.experiment, "flush", None):
             flush()
@@ -40,7 +40,7 @@ def lengths(trainer: Trainer, directory: Path) -> dict[str, int]:
 
 
 def restore(trainer: Trainer, task: LightningModule, entry: dict[str, Any], attributes: Attributes) -> list[str]:
-    """Go on with an entry `leyden` of a checkpoint, where a rank that is new has no values; what is not exact then."""
+    """Go on from an entry `leyden` of a checkpoint, which may lack this rank; why that is not exact."""
     trainer.callback_metrics.update({name: torch.tensor(value) for name, value in entry["metrics"].items()})
     if trainer.global_rank < len(entry["running"]):
         running = decode(entry["running"][trainer.global_rank], task.device)
@@ -53,7 +53,7 @@ def restore(trainer: Trainer, task: LightningModule, entry: dict[str, Any], attr
 
 
 def restore_files(directory: Path, lengths: dict[str, int]) -> None:
-    """Cut TensorBoard's files to their lengths at a checkpoint, and remove what kills left."""
+    """Cut TensorBoard's files to their lengths, and remove what kills left."""
     for path in directory.glob(EVENTS):
         if length := lengths.get(path.relative_to(directory).as_posix()):
             os.truncate(path, min(length, path.stat().st_size))
@@ -64,12 +64,12 @@ def restore_files(directory: Path, lengths: dict[str, int]) -> None:
 
 
 def set_counters(loops: dict[str, Any]) -> None:
-    """Set the counters of a fit to right after its last batch; a validation that is due there starts a resumed run.
+    """Set the counters of a fit to right after its last batch, so that a resumed run starts with what is due there.
 
-    Lightning itself would skip it, or count the epoch as over.
+    Lightning itself would skip a validation, or count the epoch as over.
     """
     progress = loops["epoch_loop.batch_progress"]
-    progress["is_last_batch"] &= progress["current"]["ready"] == progress["current"]["completed"]  # not of the next one
+    progress["is_last_batch"] &= progress["current"]["ready"] == progress["current"]["completed"]
     for part in ("total", "current"):
         batches, epochs = progress[part], loops["epoch_progress"][part]
         batches |= dict.fromkeys(("ready", "started", "processed"), batches["completed"])

@@ -46,10 +46,10 @@ def train(cfg: DictConfig) -> float | None:
 
         # test the best weights, or the last ones where none are known to be best; not of a run that a search gives up
         best = keeper.best.get("checkpoint")
-        if keeper.guard.pruned:
+        if keeper.pruned:
             run.pruned = f"the search gave it up after epoch {trainer.current_epoch}"
         tested = run.directory / best if best else None
-        untested = keeper.guard.pruned or not cfg.get("test", True)
+        untested = keeper.pruned or not cfg.get("test", True)
         metrics = {} if untested else build.evaluate(trainer, task, datamodule, tested)
         results["test"] = {**metrics, "checkpoint": best} if metrics else {}
 

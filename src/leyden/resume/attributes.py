@@ -1,9 +1,9 @@
-"""Plain attributes of a task, of its parts and of callbacks of the user's own, which a checkpoint must hold, too."""
+"""Attributes of a task, its parts and a user's callbacks, which a checkpoint must hold, too."""
 
 import io
 import random
 import sys
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,73 +16,63 @@ from torch.utils.data import DataLoader, Dataset
 from torchmetrics import Metric, MetricCollection
 
 SCALARS = (bool, int, float, str, type(None))
-FACTORIES = {kind.__name__: kind for kind in (int, float, list, dict, set)}  # of a defaultdict
-KIND = "leyden.kind"  # key of a dict that stands for what weights_only does not load
-OWN = {*vars(LightningModule()), "_param_requires_grad_state", "_compiled_call_impl", "forward"}  # the last by DDP
+HELD = "leyden.held"  # of a dict that stands for an array, or a tensor on a device
+OWN = {*vars(LightningModule()), "_param_requires_grad_state", "_compiled_call_impl", "forward"}
 LIBRARIES = {"leyden", "torch", "torchvision", "torchmetrics", "lightning", "numpy", "omegaconf", "hydra", "functools"}
 LIBRARIES |= sys.stdlib_module_names
-GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)  # their bytes are their state
-NO_HOLDERS = (nn.Module, type, Dataset, DataLoader, LightningDataModule, Trainer)
+GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
+NO_HOLDERS = (nn.Module, Dataset, DataLoader, LightningDataModule)
+Key = tuple[str, str]  # the owner and the name of an attribute
 
 
 class Attributes:
-    """What of the attributes has changed since the start of a fit; looked at there and when a checkpoint is written."""
+    """What of the attributes has changed since the start of a fit."""
 
     def __init__(self) -> None:
-        self.before: dict[tuple[str, str], Any] = {}
-        self.to_restore: dict[str, dict[str, Any]] | None = {}  # what a checkpoint held, decoded; None: it is put back
+        self.before: dict[Key, Any] = {}
+        self.to_restore: dict[Key, Any] | None = {}  # what a checkpoint held; None: it is put back
 
-    def begin(self, trainer: Trainer, task: LightningModule) -> None:
-        """Note what is plain."""
-        self.before = {key: mark(value, plain) for key, value, plain in everything(trainer, task) if plain}
+    def note(self, trainer: Trainer, task: LightningModule, plain: bool) -> None:
+        """Keep the marks of what is plain data, or of what is none."""
+        self.before |= {key: mark(value, data) for key, value, data in everything(trainer, task) if data == plain}
 
     def restore(self, trainer: Trainer, task: LightningModule) -> None:
-        """Once, after all hooks of a start: put back what a checkpoint held, and note what is no data."""
-        if self.to_restore is None:
-            return
-        for place, holder in holders(trainer, task):
-            for name, value in self.to_restore.get(place, {}).items():
-                setattr(holder, name, value)
-        self.to_restore = None
-        self.before |= {key: mark(value, plain) for key, value, plain in everything(trainer, task) if not plain}
+        """Put back what a checkpoint held, once, after the hooks of a start, which make again what is no data."""
+        if self.to_restore is not None:
+            owners = dict(holders(trainer, task))
+            for (place, name), value in self.to_restore.items():
+                if place in owners:
+                    setattr(owners[place], name, value)
+            self.to_restore = None
+            self.note(trainer, task, plain=False)
 
-    def changed(self, trainer: Trainer, task: LightningModule) -> tuple[dict[str, dict[str, Any]], list[str]]:
-        """What has changed: the values, by owner and name, and a sentence on each that is no plain data."""
+    def changed(self, trainer: Trainer, task: LightningModule) -> tuple[dict[Key, Any], list[str]]:
+        """What has changed: the plain data, and a sentence on each that is none."""
         self.restore(trainer, task)
-        values: dict[str, dict[str, Any]] = {}
-        lost = []
-        for (place, name), value, plain in everything(trainer, task):
-            if self.before.get((place, name)) == mark(value, plain):
-                continue
-            if plain:
-                values.setdefault(place, {})[name] = value
-            else:
-                what = f"{place}.{name} ({type(value).__name__})"
-                lost.append(f"{what} changes in training, and is no plain data that a checkpoint could hold")
-        return values, lost
+        found = [each for each in everything(trainer, task) if self.before.get(each[0]) != mark(*each[1:])]
+        lost = [f"{'.'.join(key)} ({type(value).__name__})" for key, value, plain in found if not plain]
+        values = {key: value for key, value, plain in found if plain}
+        return values, [f"{what} changes in training, and is no plain data for a checkpoint" for what in lost]
 
 
-def everything(trainer: Trainer, task: LightningModule) -> Iterator[tuple[tuple[str, str], Any, bool]]:
-    """Each attribute by owner and name: as a checkpoint would hold it and True, or as it is and False."""
+def everything(trainer: Trainer, task: LightningModule) -> Iterator[tuple[Key, Any, bool]]:
+    """Each attribute: its owner and name, and a copy as plain data and True, or itself and False."""
+    memo: dict[int, Any] = {}  # one for all: two attributes may be one list
     for place, holder in holders(trainer, task):
         more = ["grad"] if isinstance(holder, nn.Parameter) else getattr(holder, "_non_persistent_buffers_set", ())
         for name, value in (vars(holder) | {name: getattr(holder, name) for name in more}).items():
             if name not in OWN and not isinstance(value, nn.Module):
                 try:
-                    yield (place, name), encode(value), True
+                    yield (place, name), encode(value, memo), True
                 except TypeError:
                     yield (place, name), value, False
 
 
 def holders(trainer: Trainer, task: LightningModule) -> Iterator[tuple[str, Any]]:
-    """The task, its metrics, modules and callbacks of the user's own, and objects that these keep, under a name."""
+    """The task, its metrics, modules and callbacks of the user's own, and objects that these keep, by name."""
+    callbacks = [each for each in trainer.callbacks if is_users_own(each) and not is_overridden("state_dict", each)]
     queue: list[tuple[str, Any]] = [("task", task)]
-    count = Counter[str]()
-    for callback in trainer.callbacks:
-        if is_users_own(callback) and not is_overridden("state_dict", callback):
-            name = type(callback).__name__
-            queue.append((f"{name}{count[name] or ''}", callback))  # several of one class by their order
-            count[name] += 1
+    queue += [(f"{type(each).__name__}{n or ''}", each) for n, each in enumerate(callbacks)]
     for name, part in task.named_modules():
         if is_users_own(part) or isinstance(part, Metric | MetricCollection):
             queue.append((f"task.{name}", part))
@@ -93,8 +83,8 @@ def holders(trainer: Trainer, task: LightningModule) -> Iterator[tuple[str, Any]
         if id(holder) not in seen:
             seen.add(id(holder))
             yield place, holder
-            kept = {name: value for name, value in vars(holder).items() if name not in OWN and is_holder(value)}
-            queue += [(f"{place}.{name}", value) for name, value in kept.items()]
+            kept = [(name, value) for name, value in vars(holder).items() if name not in OWN and is_holder(value)]
+            queue += [(f"{place}.{name}", value) for name, value in kept]
 
 
 def is_users_own(value: Any) -> bool:
@@ -103,64 +93,54 @@ def is_users_own(value: Any) -> bool:
 
 
 def is_holder(value: Any) -> bool:
-    """Whether an object of the user's own has attributes to look at: an average, a counter."""
-    own = is_users_own(value) and hasattr(value, "__dict__")
-    return own and not isinstance(value, NO_HOLDERS) and not callable(value)
+    """Whether it is an object of the user's own with attributes to look at, as an average."""
+    return is_users_own(value) and hasattr(value, "__dict__") and not isinstance(value, NO_HOLDERS)
 
 
-def mark(value: Any, plain: bool) -> tuple:
-    """What tells a value from a later one: its bytes; of what is no plain data its parts, or which object it is."""
+def mark(value: Any, plain: bool) -> Any:
+    """What tells a value from a later one: its bytes; of what is no data its parts, or which object it is."""
     if plain and type(value) in SCALARS:
         return type(value), value
     if plain or isinstance(value, GENERATORS):
-        torch.save(value, buffer := io.BytesIO())  # pickle alone writes other bytes for an equal tensor
-        return (buffer.getvalue(),)
+        torch.save(value, buffer := io.BytesIO())  # as pickle alone does not
+        return buffer.getvalue()
     if is_holder(value):  # whose attributes are looked at
-        return (type(value),)
+        return type(value)
     parts = value.values() if isinstance(value, dict) else value
-    parts = parts if isinstance(value, dict | list | tuple | set | deque) else [value]
-    return tuple((id(part), part) for part in parts)  # which are kept, or another object could get the number
+    parts = parts if isinstance(value, dict | list | tuple | set) else [value]
+    return [(id(part), part) for part in parts]  # kept, as others may get their numbers
 
 
-def encode(value: Any) -> Any:
-    """A copy as plain data, tensors on the CPU. Raises TypeError for what is none."""
+def encode(value: Any, memo: dict[int, Any]) -> Any:
+    """A copy as plain data, on the CPU, in which one object stays one. Raises TypeError for what is none."""
     kind = type(value)
     if kind in SCALARS:
         return value
+    if id(value) in memo:
+        return memo[id(value)][0]
     if kind in (list, tuple, set):
-        return kind(map(encode, value))
-    if kind in (dict, OrderedDict, Counter):
-        return kind({encode(key): encode(child) for key, child in value.items()})
-    if kind in (Tensor, nn.Parameter):
+        copy = kind(encode(child, memo) for child in value)
+    elif kind in (dict, OrderedDict, Counter):
+        copy = kind({encode(key, memo): encode(child, memo) for key, child in value.items()})
+    elif kind in (Tensor, nn.Parameter):
         copy = value.detach().to("cpu", copy=True)
-        return copy if value.device.type == "cpu" else {KIND: "tensor", "parts": copy}
-    if kind is deque:
-        return {KIND: "deque", "parts": (encode(list(value)), value.maxlen)}
-    if kind is defaultdict and value.default_factory in FACTORIES.values():
-        return {KIND: "defaultdict", "parts": (value.default_factory.__name__, encode(dict(value)))}
-    if isinstance(value, np.ndarray | np.generic):
-        return {KIND: "numpy", "parts": torch.from_numpy(np.array(value))}
-    raise TypeError(kind)
+        copy = copy if value.device.type == "cpu" else {HELD: copy, "array": False}
+    elif isinstance(value, np.ndarray | np.generic):
+        copy = {HELD: torch.from_numpy(np.array(value)), "array": True}
+    else:
+        raise TypeError(kind)
+    memo[id(value)] = copy, value  # which is kept, or another object could get the number
+    return copy
 
 
 def decode(value: Any, device: torch.device) -> Any:
-    """The way back from `encode`, with what was on a device on this one."""
-    kind = type(value)
-    if kind is Tensor:
-        return value.clone()
-    if kind in (list, tuple, set):
-        return kind(decode(child, device) for child in value)
-    if kind not in (dict, OrderedDict, Counter):
-        return value
-    data = {decode(key, device): decode(child, device) for key, child in value.items()}
-    match data.get(KIND):
-        case None:
-            return kind(data)
-        case "tensor":
-            return data["parts"].to(device)
-        case "numpy":
-            return data["parts"].numpy()[()]
-        case "deque":
-            return deque(*data["parts"])
-    factory, items = data["parts"]  # of a defaultdict
-    return defaultdict(FACTORIES[factory], items)
+    """The way back from `encode`, in place, so that one object stays one; from a device to this one."""
+    if type(value) is tuple:
+        return tuple(decode(child, device) for child in value)
+    if type(value) is list:
+        value[:] = [decode(child, device) for child in value]
+    elif isinstance(value, dict) and (held := value.get(HELD)) is not None:
+        return value.setdefault("made", held.numpy()[()] if value["array"] else held.to(device))
+    elif isinstance(value, dict):
+        value |= {key: decode(child, device) for key, child in value.items()}
+    return value

@@ -16,64 +16,61 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.tensor import DTensor
 
-from leyden import UserError, listed
+from leyden import UserError, listed, said
 from leyden.files import replacing
 
 log = logging.getLogger(__name__)
-NEEDED = {"step", "best", "inexact", "metrics", "running", "files"}  # of an entry `leyden` that a run goes on from
-COMPILED = "_orig_mod."  # what torch.compile(net) puts into the names of its weights
-HYPER_PARAMETERS = {"hyper_parameters": "hparams_type", "datamodule_hyper_parameters": "datamodule_hparams_type"}
+NEEDED = {"step", "best", "inexact", "metrics", "running", "files"}  # to go on from
+HYPER_PARAMETERS = {"hyper_parameters", "datamodule_hyper_parameters"}
+COMPILED = "_orig_mod."  # of torch.compile
 
 
-def read(path: Path | str) -> dict[str, Any]:
-    """The content of a checkpoint, on the CPU. Raises UserError if it is missing, damaged or more than plain data."""
-    content = plain(path)
-    if not isinstance(content, dict) or not isinstance(content.get("state_dict"), dict):
+def read(path: Path | str, bare: bool = False) -> dict[str, Any]:
+    """The content of a checkpoint, on the CPU; `bare`: it may be a state_dict. torch itself checks no CRC.
+
+    Raises UserError if it is missing, damaged or more than plain data.
+    """
+    try:
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                if archive.testzip() or any(part.external_attr for part in archive.infolist()):  # left out
+                    raise zipfile.BadZipFile("it is not what was written")
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError as error:
+        raise UserError(f"There is no checkpoint {path}.") from error
+    except Exception as error:  # torch raises many types
+        what = f"is damaged ({said(error)[:100]})"
+        if found := re.search(r"GLOBAL (\S+)", str(error)):
+            what = f"holds {found[1]}, which is no plain data, and was not loaded"
+        raise UserError(f"The checkpoint {path} {what}.") from error
+    content = content if isinstance(content, dict) else {}
+    if not bare and not isinstance(content.get("state_dict"), dict):
         raise UserError(f"{path} is no checkpoint of a run: it holds no state_dict.")
     return content
 
 
-def plain(path: Path | str) -> Any:
-    """What torch.save wrote, if it is plain data and each byte is what was written: torch itself checks no CRC."""
-    try:
-        if zipfile.is_zipfile(path):  # else torch's old format, or no checkpoint
-            with zipfile.ZipFile(path) as archive:
-                unread = [info.filename for info in archive.infolist() if info.external_attr]  # torch leaves these out
-                if damaged := archive.testzip() or next(iter(unread), None):
-                    raise zipfile.BadZipFile(f"{damaged} is not what was written")
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError as error:
-        raise UserError(f"There is no checkpoint {path}.") from error
-    except Exception as error:  # torch raises many types for one truth: these bytes are not a checkpoint
-        if found := re.search(r"GLOBAL (\S+)", str(error)):
-            what = f"holds {found[1]}, which is no plain data, and was not loaded"
-        else:
-            what = f"is damaged ({next(iter(str(error).splitlines()), type(error).__name__)})"
-        raise UserError(f"The checkpoint {path} {what}.") from error
-
-
 def newest(folder: Path, asked: str = "") -> tuple[Path | None, dict[str, Any]]:
-    """The checkpoint that a run goes on from, and its entry `leyden`: the one asked for, or the newest that is whole;
+    """The checkpoint that a run goes on from, the one asked for or the newest whole one, and its entry `leyden`.
+
     None and nothing where none was ever written. Raises UserError if there are checkpoints, but none to go on from.
     """
-    alone, faults = asked.endswith(".ckpt"), list[str]()
+    alone, faults = asked.endswith(".ckpt"), ""
     for path in [Path(asked)] if alone else sorted(folder.glob("*.ckpt"), key=lambda path: path.name != "last.ckpt"):
         try:
             entry = read(path).get("leyden")
+            entry = entry if isinstance(entry, dict) else {}
+            if entry.get("resumable") and entry.keys() >= NEEDED:
+                log.info("going on from %s", path.name)
+                if faults:
+                    log.warning(faults.strip())
+                return path, entry
+            if alone or not entry.get("first"):
+                raise UserError(f"{path} holds weights alone; init_from={path} starts a new run from them.")
         except UserError as error:
-            faults.append(str(error))
-            continue
-        entry = entry if isinstance(entry, dict) else {}  # of another program
-        if entry.get("resumable") and entry.keys() >= NEEDED:
-            if faults:
-                log.warning("%s", " ".join(faults))
-            log.info("going on from %s", path.name)
-            return path, entry
-        if alone or not entry.get("first"):
-            faults.append(f"{path} holds weights alone; init_from={path} starts a new run from them.")
+            faults += f" {error}"
     if faults:
-        what = f"No run can go on from what is in {folder}; delete that folder to start again from the first step, or "
-        raise UserError(faults[0] if alone else f"{what}start a new run under another name. {' '.join(faults)}")
+        what = f"No run can go on from {folder}; delete that folder to start again, or type another name=."
+        raise UserError(faults.strip() if alone else what + faults)
     log.warning("There is no checkpoint in %s yet; the run starts from its first step.", folder)
     return None, {}
 
@@ -81,26 +78,25 @@ def newest(folder: Path, asked: str = "") -> tuple[Path | None, dict[str, Any]]:
 def load(module: nn.Module, path: Path | str, strict: bool = True) -> None:
     """Put the weights of a checkpoint, or of a bare state_dict of the module or of its `model`, into a module.
 
-    With `strict=False` what does not fit stays as it is, and is listed; else it raises UserError.
+    What does not fit raises UserError; with `strict=False` it stays as it is, and is listed.
     """
-    content, state = plain(path), module.state_dict()
+    content, state = read(path, bare=True), module.state_dict()
     own = {name.replace(COMPILED, ""): name for name in state}
-    given = content.get("state_dict", content) if isinstance(content, dict) else {}
-    weights: dict[str, Any] = {}
-    for name, value in given.items():
+    weights: dict[str, Tensor] = {}
+    for key, value in content.get("state_dict", content).items():
         if isinstance(value, Tensor):
-            name = str(name).removeprefix("module.").replace(COMPILED, "")
+            name = str(key).removeprefix("module.").replace(COMPILED, "")
             weights[name if name in own or f"model.{name}" not in own else f"model.{name}"] = value
     fits = {name for name, value in weights.items() if name in own and state[own[name]].shape == value.shape}
-    fitting = {own[name]: weights[name] for name in fits}
     other = listed(sorted((weights.keys() | own.keys()) - fits))
-    if not fitting:
+    if not fits:
         raise UserError(f"{path} holds no weights that fit this model.")
     if other and strict:
         what = f"in which {other} are missing, or too many, or of another shape"
         raise UserError(f"{path} does not fit this model, {what}; strict=false takes what fits.")
     if other:
         log.warning("Of %s only what fits was taken, not %s.", path, other)
+    fitting = {own[name]: weights[name] for name in fits}
     if any(isinstance(value, DTensor) for value in state.values()):  # divided among devices
         set_model_state_dict(module, fitting, options=StateDictOptions(full_state_dict=True, strict=strict))
     else:
@@ -119,7 +115,7 @@ def sha256(state_dict: dict[str, Tensor]) -> str:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether torch loads it as data: numbers, text, None, tensors, and lists, tuples and dicts of these."""
+    """Whether it is numbers, text, None, tensors, and lists, tuples and dicts of these."""
     if type(value) in (list, tuple):
         return all(map(is_plain, value))
     if type(value) is dict:
@@ -128,21 +124,21 @@ def is_plain(value: Any) -> bool:
 
 
 def leave_out_objects(checkpoint: dict[str, Any]) -> list[str]:
-    """Let a checkpoint keep its plain hyper-parameters; the names of the others."""
+    """Take out of a checkpoint what of its hyper-parameters is no plain data; the names."""
     left_out: list[str] = []
-    for key in HYPER_PARAMETERS.keys() & checkpoint.keys():
-        checkpoint.pop(HYPER_PARAMETERS[key], None)  # the class of the container
+    for key in HYPER_PARAMETERS & checkpoint.keys():
         items: Any = checkpoint[key].items()
         given = {k: OmegaConf.to_container(v, resolve=True) if OmegaConf.is_config(v) else v for k, v in items}
         left_out += [name for name, value in given.items() if not is_plain(value)]
         checkpoint[key] = {name: value for name, value in given.items() if is_plain(value)}
+        checkpoint.pop(key.replace("hyper_parameters", "hparams_type"), None)  # a class
     return left_out
 
 
 class AtomicIO(TorchCheckpointIO):
     """Writes beside the target, syncs and renames, so that a kill or a full disk leaves the old file whole.
 
-    The first file is read back, before a run relies on it. `update_record` changes fields of run.json.
+    The first file is read back. `update_record` changes fields of run.json.
     """
 
     def __init__(self, update_record: Callable[..., None] | None = None):
@@ -153,11 +149,10 @@ class AtomicIO(TorchCheckpointIO):
         return read(path)
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        """Leave out hyper-parameters that are objects. Raises UserError if it cannot be written, or read again."""
+        """Raises UserError if it cannot be written, or read again."""
         path, left_out = Path(path), leave_out_objects(checkpoint)
         if self.first and left_out and self.update_record:
-            names = listed(left_out)
-            log.warning("The checkpoints hold no %s: hyper-parameters that are objects, and no plain data.", names)
+            log.warning("The checkpoints hold no %s: hyper-parameters that are no plain data.", listed(left_out))
             self.update_record(hyper_parameters_left_out=left_out)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -167,11 +162,10 @@ class AtomicIO(TorchCheckpointIO):
                 if self.first:
                     read(beside)
             self.first = False
-        except (OSError, RuntimeError) as error:  # torch hides that of the system behind one of its own
+        except (OSError, RuntimeError) as error:  # torch hides the system's behind its own
             why = error.__context__ if isinstance(error.__context__, OSError) else error
-            raise UserError(f"The checkpoint {path} cannot be written ({why}); the one before is whole.") from error
-        except (UserError, pickle.PicklingError, AttributeError, TypeError) as error:  # read back, or not even written
-            raise UserError(
-                f"The checkpoint {path} could not be loaded again, as a state_dict or on_save_checkpoint gives more "
-                f"than numbers, text, tensors, and lists and dicts of these: {' '.join(str(error).split())}"
-            ) from error
+            before = "; the one before is whole" if path.exists() else ""
+            raise UserError(f"The checkpoint {path} cannot be written ({why}){before}.") from error
+        except (UserError, pickle.PicklingError, AttributeError, TypeError) as error:
+            what = "as a state_dict or on_save_checkpoint gives more than numbers, text, tensors, lists and dicts"
+            raise UserError(f"The checkpoint {path} could not be loaded again, {what}: {said(error)}.") from error

@@ -11,33 +11,28 @@ from torch._dynamo import config
 limits: list[str] = []  # what met the limit of recompilations in this job
 
 
-class Listener(logging.Handler):
-    """Notes when torch gives up compiling a function again, which it tells nobody but its log."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if "hit config" in str(record.msg):
-            name = next((str(part) for part in record.args or () if "(" in str(part)), "a function")
-            limits.append(f"torch.compile met its limit of recompilations in {name}; type task.compile=false")
+def note_limit(record: logging.LogRecord) -> bool:
+    """A filter that sees torch give up compiling a function again, which it tells nobody but its log."""
+    if "hit config" in str(record.msg):
+        name = next((str(part) for part in record.args or () if "(" in str(part)), "a function")
+        limits.append(f"torch.compile met its limit of recompilations in {name}; type task.compile=false")
+    return True
 
 
 @contextmanager
 def by_the_run_alone() -> Iterator[None]:
     """Compile for sizes as the call of torch.compile says, static or dynamic, with nothing left of an earlier job.
 
-    By itself torch makes a size dynamic when it has seen two of it, also in an earlier process (its profiles on disk),
-    and lets two sizes that are equal at first be one.
+    By itself torch makes a size dynamic when it has seen two of it, also in an earlier process, and lets two sizes that
+    are equal at first be one.
     """
     torch.compiler.reset()
     limits.clear()
-    listener, logger = Listener(), logging.getLogger("torch._dynamo.convert_frame")
-    logger.addHandler(listener)
-    before = config.get_config_copy()
-    config.automatic_dynamic_shapes = config.automatic_dynamic_local_pgo = False
+    logger = logging.getLogger("torch._dynamo.convert_frame")
+    logger.addFilter(note_limit)
+    sizes = config.patch({"automatic_dynamic_shapes": False, "automatic_dynamic_local_pgo": False})
     try:
-        with shapes.patch(use_duck_shape=False):
+        with sizes, shapes.patch(use_duck_shape=False):
             yield
     finally:
-        after = config.get_config_copy()
-        for name in [name for name in before if after[name] != before[name]]:  # what a job has set, too
-            setattr(config, name, before[name])
-        logger.removeHandler(listener)
+        logger.removeFilter(note_limit)

@@ -20,12 +20,12 @@ from leyden.lightning_internals import fetcher
 from leyden.resume.stopping import SIGNALS
 
 MASK = 2**64 - 1
-POOL = 50  # batches of a shuffled pool that is sorted by length
+POOL = 50  # batches that are sorted by length together
 HOOKS = ["setup", "prepare_data", *(f"{split}_dataloader" for split in ("train", "val", "test", "predict"))]
 
 
 def mix(*counters: int) -> int:
-    """One 63-bit seed from several counters (the finaliser of SplitMix64: Steele et al. 2014, OOPSLA)."""
+    """One 63-bit seed from several counters (SplitMix64: Steele et al. 2014, OOPSLA)."""
     state = 0
     for counter in counters:
         state = (state + counter + 0x9E3779B97F4A7C15) & MASK
@@ -40,9 +40,9 @@ def generator(*counters: int) -> torch.Generator:
 
 
 def reseed(*counters: int) -> None:
-    """Let all that draws from now on, with torch, numpy or random, draw from the counters."""
+    """Let torch, numpy and random draw from the counters."""
     seed = mix(*counters)
-    torch.default_generator.manual_seed(seed)  # torch.manual_seed asks for devices, 100 us
+    torch.default_generator.manual_seed(seed)  # quicker than torch.manual_seed
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed(seed)
     elif torch.backends.mps.is_built():
@@ -53,7 +53,7 @@ def reseed(*counters: int) -> None:
 
 @contextmanager
 def isolated(*counters: int) -> Iterator[None]:
-    """Draw from the counters inside, with torch, numpy or random, and leave all their generators as they were."""
+    """Let torch, numpy and random draw from the counters inside, and afterwards as before."""
     with isolate_rng(include_cuda=torch.cuda.is_initialized()):
         reseed(*counters)
         yield
@@ -65,7 +65,7 @@ def shuffled(length: int, seed: int, epoch: int = 0) -> Tensor:
 
 
 def balanced(y: Tensor, seed: int, epoch: int) -> Tensor:
-    """As many draws as there are samples, with replacement, each class equally likely."""
+    """As many draws as samples, with replacement, each class equally likely."""
     weights = 1 / y.bincount().double()
     return torch.multinomial(weights[y], len(y), replacement=True, generator=generator(seed, epoch))
 
@@ -80,16 +80,15 @@ def bucketed(lengths: Tensor, batch: int, seed: int, epoch: int) -> Tensor:
 
 
 class Order(DistributedSampler):
-    """The samples of one rank, in keys of epoch * length + index.
+    """The samples of one rank, in keys of epoch * length + index. Lightning replaces what is no DistributedSampler.
 
-    With `draw`, a function of the epoch, step s of all ranks together holds what step s of one process with the joint
-    batch would. Without it each sample comes once, in order, as epoch 0. Lightning puts its own sampler in place of
-    any that is no DistributedSampler.
+    With `draw`, of the epoch, a step of all ranks has the samples of one process with the joint batch; else each sample
+    comes once, in order.
     """
 
     def __init__(self, length: int, rank: int = 0, world: int = 1, draw: Callable[[int], Tensor] | None = None):
         self.length, self.rank, self.world, self.draw, self.epoch = length, rank, world, draw, 0
-        self.skip = 0  # samples that the next pass leaves out at its start
+        self.skip = 0  # samples that the next pass leaves out
 
     def __len__(self) -> int:
         return self.length // self.world if self.draw else len(range(self.rank, self.length, self.world))
@@ -97,15 +96,12 @@ class Order(DistributedSampler):
     def __iter__(self) -> Iterator[int]:
         order = self.draw(self.epoch) + self.epoch * self.length if self.draw else torch.arange(self.length)
         skip, self.skip = self.skip, 0
-        parts = order[self.rank :: self.world][: len(self)][skip:].split(2**16)  # no list of all of them
+        parts = order[self.rank :: self.world][: len(self)][skip:].split(2**16)
         return (key for part in parts for key in part.tolist())
 
 
 class Share(DistributedSampler):
-    """What one rank has of the order that a user's own sampler gives; all ranks draw alike.
-
-    With `equal`, as in training, some samples come twice, so that all ranks have as many; else each counts once.
-    """
+    """What one rank has of the order of a user's own sampler. With `equal` some come twice: all ranks have as many."""
 
     def __init__(self, order: Any, rank: int, world: int, equal: bool):
         self.order, self.rank, self.world, self.equal, self.epoch = order, rank, world, equal, 0
@@ -121,27 +117,27 @@ class Share(DistributedSampler):
         return -(-length // self.world) if self.equal else len(range(self.rank, length, self.world))
 
     def __iter__(self) -> Iterator[Any]:
-        with isolated(self.seed, self.epoch):
+        with isolated(self.seed, self.epoch):  # alike on all ranks
             order = list(self.order)
         length = len(self) * self.world if self.equal else len(order)
         return (order[i % len(order)] for i in range(self.rank, length, self.world))
 
     def even(self, batch_size: int) -> int:
-        """The largest size up to this one that gives all ranks as many batches: a user's step may wait for them all."""
+        """The largest size up to this one that gives all ranks as many batches: a step may wait for others."""
         most, least = -(-len(self.order) // self.world), len(self.order) // self.world
         sizes = (size for size in range(batch_size, 0, -1) if -(-most // size) == -(-least // size))
         return batch_size if self.equal else next(sizes, batch_size)
 
 
 def ignore_signals_in_worker(worker: int, then: Callable[[int], None]) -> None:
-    """Let a loader's worker leave signals to the process that it works for: Ctrl-C reaches all of them."""
+    """Let a loader's worker leave signals to its process: Ctrl-C reaches all."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     then(worker)
 
 
 def seed_hooks(datamodule: Any, begin: Callable[[int], None], seed: int = 0) -> Any:
-    """Let the hooks of a user's datamodule draw from the seed, and its workers `begin` and ignore signals."""
+    """Let a user's datamodule draw from the seed, and its workers `begin` and ignore signals."""
 
     def quiet(loader: Any) -> Any:
         if isinstance(loader, DataLoader) and loader.num_workers:
@@ -151,8 +147,7 @@ def seed_hooks(datamodule: Any, begin: Callable[[int], None], seed: int = 0) -> 
     def seeded(name: str, method: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
         trainer = getattr(datamodule, "trainer", None)
         every = trainer.reload_dataloaders_every_n_epochs if trainer and name == "train_dataloader" else 0
-        epoch = trainer.current_epoch // every * every if every else 0
-        with isolated(seed, epoch):  # loaders that are made anew may draw other samples
+        with isolated(seed, trainer.current_epoch // every * every if every else 0):  # new loaders may draw others
             return tree_map(quiet, method(*arguments, **keywords))
 
     for name in filter(partial(hasattr, datamodule), HOOKS):
@@ -163,9 +158,9 @@ def seed_hooks(datamodule: Any, begin: Callable[[int], None], seed: int = 0) -> 
 
 def why_not(loader: Any, world: int = 1) -> str | None:
     """Why a loader's order is no function of seed and epoch; None where it is."""
-    each = "; each of the ranks reads all of it unless it divides its samples among them itself" * (world > 1)
+    each = "; each rank reads all of it, unless it divides its samples itself" * (world > 1)
     if not isinstance(loader, DataLoader):
-        return f"a {type(loader).__name__} gives the batches, which is no DataLoader of torch{each}"
+        return f"a {type(loader).__name__} gives the batches, not a DataLoader{each}"
     if isinstance(loader.dataset, IterableDataset):
         return f"{type(loader.dataset).__name__} is an IterableDataset, which alone knows its order{each}"
     for sampler in (loader.sampler, loader.batch_sampler):
@@ -178,26 +173,23 @@ def why_not(loader: Any, world: int = 1) -> str | None:
 
 
 def fast_forward(trainer: Trainer, seed: int) -> None:
-    """Set the training loaders to the batch that a fit goes on with: Lightning opens them before it knows the counters.
+    """Set the training loaders to the batch that a fit goes on with; Lightning has opened them at the first.
 
-    Orders of ours skip; what other samplers give is drawn again, up to that batch.
+    Our orders skip; what others give is drawn again.
     """
     loop, source = trainer.fit_loop, fetcher(trainer)
     progress, loaders = loop.epoch_loop.batch_progress, source.combined_loader.flattened
     done, orders = progress.current.completed, [getattr(loader, "sampler", None) for loader in loaders]
     ours = all(isinstance(order, Order) for order in orders)
-    if ours and not loop.restarting:
-        return
     if loop.restarting and progress.is_last_batch:
-        source.iterator = iter(())  # the epoch has no batch left, whatever the loader has
-        return
-    for loader, order in zip(loaders, orders, strict=True):
-        if hasattr(order, "set_epoch"):
-            order.set_epoch(trainer.current_epoch)
-        if isinstance(order, Order):
-            order.skip = done * loader.batch_size
-    reseed(seed, ~trainer.current_epoch)
-    iter(source)
-    if not ours:
-        for _ in range(done):
+        source.iterator = iter(())  # the epoch has no batch left
+    elif loop.restarting or not ours:
+        for loader, order in zip(loaders, orders, strict=True):
+            if hasattr(order, "set_epoch"):
+                order.set_epoch(trainer.current_epoch)
+            if ours:
+                order.skip = done * loader.batch_size
+        reseed(seed, ~trainer.current_epoch)
+        iter(source)
+        for _ in range(0 if ours else done):
             next(source.iterator)

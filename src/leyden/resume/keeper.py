@@ -8,9 +8,7 @@ from typing import Any
 
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.utilities.types import LRSchedulerConfig
 from torch import Tensor
-from torch.optim import Optimizer
 
 from leyden import UserError, listed, require
 from leyden.lightning_internals import AT_VALIDATIONS, epoch_values, logged, shorten_steps
@@ -24,16 +22,15 @@ log = logging.getLogger(__name__)
 class Keeper(Callback):
     """Checkpoints right after `optimizer.step()`; later hooks run again on resume. It must be the first callback.
 
-    conf/train.yaml explains the arguments. `write=False` keeps track of the best alone; `judge` says, of the objective
-    and the epochs done, whether a search gives the run up.
+    `judge` says, of objective and epochs, whether a search gives the run up.
     """
 
     def __init__(
         self,
-        directory: str,
+        directory: Path,
         monitor: str,
         mode: str,
-        objective: str | None = None,
+        objective: str = "",
         every_n_steps: int | None = None,
         seed: int = 0,
         exact: bool = True,
@@ -42,73 +39,50 @@ class Keeper(Callback):
     ):
         known = every_n_steps is None or (type(every_n_steps) is int and every_n_steps > 0)
         require(known, "checkpoint.every_n_steps", "null or a whole number from 1 up", every_n_steps)
-        self.directory, self.write = Path(directory), write
-        self.monitor, self.mode, self.objective = monitor, mode, objective or monitor
-        self.every_n_steps, self.seed, self.exact = every_n_steps, seed, exact
-        self.best: dict[str, Any] = {}  # monitor, value, epoch, step, objective, checkpoint
-        self.step, self.saved, self.over = 0, -1, False  # steps done; those in last.ckpt; nothing is left to do
+        self.directory, self.monitor, self.mode, self.objective = directory, monitor, mode, objective or monitor
+        self.every_n_steps, self.seed, self.exact, self.write, self.judge = every_n_steps, seed, exact, write, judge
+        self.best: dict[str, Any] = {}
+        self.step, self.saved = 0, -1  # steps done; those in last.ckpt
         self.aligned, self.due = True, False  # the last batch ended in a step; save by every_n_steps
-        self.snapshot: dict[str, Any] = {}  # what later hooks will change, as it was after the step
-        self.restored: dict[str, Any] = {}  # the entry `leyden` of the checkpoint that the run goes on from
-        self.fixed: dict[str, Any] = {}  # what the run must not change while it goes on
-        self.inexact: list[str] = []  # why the numbers will not be those of an unbroken run
-        self.stop, self.guard, self.attributes = Stop(), Guard(judge), Attributes()
+        self.over, self.pruned = False, False  # nothing is left to do; a search has given the run up
+        self.snapshot: dict[str, Any] = {}  # after the last step
+        self.restored: dict[str, Any] = {}  # what the run goes on from
+        self.fixed: dict[str, Any] = {}  # what must be the same then
+        self.inexact: list[str] = []  # why the numbers are not those of an unbroken run
+        self.stop, self.guard, self.attributes = Stop(), Guard(), Attributes()
 
-    def on_validation_end(self, trainer: Trainer, task: LightningModule) -> None:
-        """Judge what was logged; for a plateau this is a step of its schedule."""
-        if trainer.state.fn != "fit":
-            return
-        self.check_names(trainer)
-        if trainer.sanity_checking:
-            return
-        if not self.monitor.startswith("train/"):
-            self.consider(trainer)
-        for plateau in [] if self.ended(trainer) else self.plateaus(trainer):  # a run that goes on does this again
-            task.lr_scheduler_step(plateau.scheduler, logged(trainer)[plateau.monitor])
+    def check(self, trainer: Trainer, datamodule: Any, entry: dict[str, Any]) -> None:
+        """Raises UserError if a run must not go on from an entry `leyden` of a checkpoint; {}: it starts."""
+        size, fingerprint = (getattr(datamodule, name, None) for name in ("batch_size", "fingerprint"))
+        self.fixed = {"world_size": trainer.world_size, "accumulate_grad_batches": trainer.accumulate_grad_batches}
+        self.fixed |= {"batch_size": size if isinstance(size, int) else None, "data_fingerprint": fingerprint}
+        if entry:
+            self.restored, self.best, self.inexact = entry, entry["best"], entry["inexact"]
+            changed = [f"{key} is {now}, was {entry[key]}" for key, now in self.fixed.items() if now != entry[key]]
+            if self.exact and changed:
+                raise UserError(f"{'; '.join(changed)}; type exact=false to go on, to other numbers.")
+            self.inexact += [] if self.exact else ["it was resumed with exact=false", *changed]
 
-    def check_names(self, trainer: Trainer) -> None:
-        """Raises UserError for a misspelt monitor or objective, where the task logs anything in validation."""
-        names = logged(trainer).keys()
-        plateaus = [("task.monitor", plateau.monitor) for plateau in self.plateaus(trainer)]
-        for key, name in [("objective", self.objective), ("checkpoint.monitor", self.monitor), *plateaus]:
-            unknown = name not in names and not name.startswith("train/")  # which nobody knows before the epoch ends
-            if unknown and (plateaus or epoch_values(trainer)):
-                raise UserError(f"{key}={name} is not logged; choose one of {listed(sorted(names))}.")
+    def on_fit_start(self, trainer: Trainer, task: LightningModule) -> None:
+        shorten_steps(trainer, task)
+        self.attributes.note(trainer, task, plain=True)
 
-    def plateaus(self, trainer: Trainer) -> list[LRSchedulerConfig]:
-        """The schedules that step at validations, for which Lightning has no interval."""
-        configs = trainer.lr_scheduler_configs if trainer.lightning_module.automatic_optimization else []
-        return [config for config in configs if config.frequency == AT_VALIDATIONS]
+    def on_train_start(self, trainer: Trainer, task: LightningModule) -> None:
+        if trainer.val_dataloaders is not None and not any(trainer.num_val_batches):
+            trainer.limit_val_batches = 0  # else Lightning waits for it
+        for each in [] if trainer.enable_validation else (*trainer.callbacks, *trainer.lr_scheduler_configs):
+            name = str(getattr(each, "monitor", None))
+            if each is not self and getattr(each, "strict", True) and name.startswith("val/"):
+                raise UserError(f"There is no validation, but a callback or the scheduler watches {name}.")
+        self.step = trainer.global_step
+        self.stop.listen()
+        if self.restored:
+            self.inexact += snapshot.restore(trainer, task, self.restored, self.attributes)
+        exact.fast_forward(trainer, self.seed)
+        self.reseed(trainer)
 
-    def consider_training(self, trainer: Trainer) -> None:
-        """Judge the epoch by its training; `Records` calls this once the task has logged it."""
-        if self.monitor.startswith("train/"):
-            if self.monitor not in logged(trainer):
-                raise UserError(f"checkpoint.monitor={self.monitor} is not logged by the task.")
-            self.consider(trainer)
-
-    def consider(self, trainer: Trainer) -> None:
-        """Save the weights when the monitored value is the best so far; of equal values the later one, NaN never."""
-        values = logged(trainer)  # the same on all ranks, which save together
-        self.guard.consider_pruning(trainer, values.get(self.objective))
-        value = values.get(self.monitor, math.nan)
-        sign = -1 if self.mode == "min" else 1
-        if math.isnan(value) or (self.best and sign * value < sign * self.best["value"]):
-            return
-        self.best = {"monitor": self.monitor, "value": value, "epoch": trainer.current_epoch, "step": self.step}
-        if self.objective in values:
-            self.best["objective"] = values[self.objective]
-        if self.write:
-            self.best["checkpoint"] = "checkpoints/best.ckpt"
-            self.save(trainer, "best.ckpt")
-
-    def on_train_batch_end(self, trainer: Trainer, task: LightningModule, *_: Any) -> None:
-        before, self.step, every = self.step, trainer.global_step, self.every_n_steps
-        self.aligned = self.step != before
-        self.due |= bool(every and self.step // every > before // every)  # a batch may have several
-        if self.step // trainer.log_every_n_steps > before // trainer.log_every_n_steps:
-            self.guard.check(trainer, self.step)
-        self.reseed(trainer)  # for the loading of the next batch, too
+    def on_train_epoch_start(self, trainer: Trainer, *_: Any) -> None:
+        exact.reseed(self.seed, ~trainer.current_epoch)  # for samplers of torch
 
     def on_train_batch_start(self, trainer: Trainer, task: LightningModule, batch: Any, batch_idx: int) -> None:
         self.attributes.restore(trainer, task)
@@ -117,43 +91,108 @@ class Keeper(Callback):
         elif self.aligned and (self.stop.agreed(trainer) or self.due):
             self.save_last(trainer, task)
 
+    def on_before_backward(self, trainer: Trainer, task: LightningModule, loss: Tensor) -> None:
+        self.guard.watch(trainer, loss, self.step)
+
+    def on_before_optimizer_step(self, trainer: Trainer, task: LightningModule, *_: Any) -> None:
+        """Let a shorter window at the end of an epoch be the mean of its batches."""
+        whole = trainer.accumulate_grad_batches
+        batches = (trainer.fit_loop.epoch_loop.batch_idx + 1) % whole
+        for parameter in task.parameters() if batches and task.automatic_optimization else ():
+            if parameter.grad is not None:
+                parameter.grad.mul_(whole / batches)
+
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+        before, self.step, every = self.step, trainer.global_step, trainer.log_every_n_steps
+        self.aligned = self.step != before
+        if self.every_n_steps:
+            self.due |= self.step // self.every_n_steps > before // self.every_n_steps  # a batch may have several
+        if self.step // every > before // every:
+            self.guard.check(trainer, self.step)
+        self.reseed(trainer)  # for the loading of the next batch, too
+
+    def reseed(self, trainer: Trainer) -> None:
+        """Until the end of the next batch draw from (seed, rank, number of the batch)."""
+        exact.reseed(self.seed, trainer.global_rank, trainer.fit_loop.epoch_loop.batch_progress.total.processed)
+
     def on_validation_start(self, trainer: Trainer, task: LightningModule) -> None:
-        if trainer.state.fn == "fit" and not trainer.sanity_checking and self.aligned:
+        if trainer.state.fn == "fit" and not trainer.sanity_checking:
             self.save_last(trainer, task)
 
     def on_validation_batch_end(self, trainer: Trainer, *_: Any) -> None:
         if self.aligned and not trainer.sanity_checking and not self.ended(trainer):
             self.stop.leave()  # last.ckpt is of before the validation
 
-    def on_train_epoch_end(self, trainer: Trainer, task: LightningModule) -> None:
-        if trainer.fit_loop.restarting:  # else a plateau schedule misses the first epoch after a resume
-            trainer.fit_loop.on_iteration_done()
-        if self.aligned:
-            self.save_last(trainer, task)
+    def on_validation_end(self, trainer: Trainer, task: LightningModule) -> None:
+        """Judge what was logged, and step plateaus. Raises UserError for a misspelt name."""
+        if trainer.state.fn != "fit":
+            return
+        values, plateaus = logged(trainer), []
+        if task.automatic_optimization:
+            plateaus = [config for config in trainer.lr_scheduler_configs if config.frequency == AT_VALIDATIONS]
+        watched = [("objective", self.objective), ("checkpoint.monitor", self.monitor)]
+        for key, name in [*watched, *(("task.monitor", plateau.monitor) for plateau in plateaus)]:
+            unknown = name not in values and not name.startswith("train/")  # logged later
+            if unknown and (plateaus or epoch_values(trainer)):
+                raise UserError(f"{key}={name} is not logged; choose one of {listed(sorted(values))}.")
+        if not trainer.sanity_checking:
+            self.consider(trainer)
+            for plateau in [] if self.ended(trainer) else plateaus:  # else a longer run does it again
+                task.lr_scheduler_step(plateau.scheduler, values[plateau.monitor])
 
-    def on_train_end(self, trainer: Trainer, task: LightningModule) -> None:
+    def consider(self, trainer: Trainer, training: bool = False) -> None:
+        """After a validation, or an epoch of training, save the best weights, of equal ones the later."""
+        if training != self.monitor.startswith("train/"):
+            return
+        values = logged(trainer)  # the same on all ranks
+        if training and self.monitor not in values:
+            raise UserError(f"checkpoint.monitor={self.monitor} is not logged by the task.")
+        value, objective = values.get(self.monitor, math.nan), values.get(self.objective)
+        if self.judge and objective is not None:
+            epochs = trainer.current_epoch + 1
+            verdict = trainer.strategy.broadcast(trainer.is_global_zero and self.judge(objective, epochs))
+            self.pruned = verdict and epochs != trainer.max_epochs  # where nothing is saved
+            trainer.should_stop |= self.pruned
+        sign = -1 if self.mode == "min" else 1
+        if math.isnan(value) or (self.best and sign * value < sign * self.best["value"]):
+            return
+        self.best = {"monitor": self.monitor, "value": value, "epoch": trainer.current_epoch, "step": self.step}
+        self.best["objective"] = objective
+        if self.write:
+            self.best["checkpoint"] = "checkpoints/best.ckpt"
+            self.save(trainer, "best.ckpt")
+
+    def on_train_epoch_end(self, trainer: Trainer, task: LightningModule) -> None:
+        if trainer.fit_loop.restarting:  # else a plateau misses it
+            trainer.fit_loop.on_iteration_done()
+        self.save_last(trainer, task)
+
+    def on_train_end(self, trainer: Trainer, *_: Any) -> None:
         if self.ended(trainer):
             self.over, self.snapshot["files"] = True, snapshot.lengths(trainer, self.directory)
             self.save(trainer, "last.ckpt")
             self.stop.agreed(trainer)
             self.stop.leave()
         if not self.best and trainer.is_global_zero:
-            log.warning("%s was never logged as a number; there is no best.ckpt, the last weights count.", self.monitor)
+            log.warning("%s was never logged as a number; the last weights count.", self.monitor)
 
     def ended(self, trainer: Trainer) -> bool:
-        """Whether max_steps are done: then Lightning runs nothing again, so that only `on_train_end` may save."""
+        """Whether max_steps are done, after which Lightning runs nothing again: only `on_train_end` may save."""
         return 0 < trainer.max_steps <= self.step
 
     def save_last(self, trainer: Trainer, task: LightningModule) -> None:
-        """Write last.ckpt, once for each step; leave if a signal came."""
+        """After a step write last.ckpt, once, and leave if a signal came; at max_steps `on_train_end` does both."""
+        if not self.aligned:
+            return
         self.stop.agreed(trainer)
-        if self.saved != self.step:
+        new, ended = self.saved != self.step, self.ended(trainer)
+        if new:
+            self.saved, self.due = self.step, False
             self.snapshot = snapshot.capture(trainer, task, self.attributes, self.directory)
             self.inexact = list(dict.fromkeys(self.inexact + self.snapshot.pop("lost")))
-            self.saved, self.due = self.step, False
-            if not self.ended(trainer):
-                self.save(trainer, "last.ckpt")
-        if not self.ended(trainer):  # else `on_train_end` saves and leaves
+        if new and not ended:
+            self.save(trainer, "last.ckpt")
+        if not ended:
             self.stop.leave()
 
     def save(self, trainer: Trainer, name: str) -> None:
@@ -173,54 +212,10 @@ class Keeper(Callback):
             "metrics": {name: float(value) for name, value in trainer.callback_metrics.items()},
             "inexact": self.inexact,
         }
-        if self.aligned:  # else the weights alone count: the best, inside an accumulation
+        if self.aligned:  # else the weights alone count
             snapshot.set_counters(checkpoint["loops"]["fit_loop"])
             checkpoint["callbacks"] = self.snapshot["callbacks"]
             checkpoint["leyden"] |= {name: self.snapshot[name] for name in ("running", "files")}
-
-    def check(self, trainer: Trainer, datamodule: Any, entry: dict[str, Any]) -> None:
-        """Before a fit, raises UserError if the run must not go on from a checkpoint with this entry `leyden`."""
-        self.fixed = snapshot.fixed(trainer, datamodule)  # as asked for: a callback may change the size of the batch
-        self.restored, self.best = entry, entry.get("best", {})
-        self.inexact = snapshot.compare(self.fixed, entry, self.exact) if entry else []
-
-    def on_fit_start(self, trainer: Trainer, task: LightningModule) -> None:
-        shorten_steps(trainer, task)
-        self.attributes.begin(trainer, task)
-
-    def on_train_start(self, trainer: Trainer, task: LightningModule) -> None:
-        if trainer.val_dataloaders is not None and not any(trainer.num_val_batches):
-            trainer.limit_val_batches = 0  # else Lightning counts an empty validation as one that is due
-        for each in [] if trainer.enable_validation else (*trainer.callbacks, *trainer.lr_scheduler_configs):
-            name = str(getattr(each, "monitor", None))
-            if each is not self and getattr(each, "strict", True) and name.startswith("val/"):
-                raise UserError(f"There is no validation, but a callback or the scheduler watches {name}.")
-        self.step, self.saved = trainer.global_step, -1
-        self.stop.listen()
-        if self.restored:
-            self.inexact += snapshot.stretched(trainer, task, self.restored)
-            snapshot.restore(trainer, task, self.restored, self.attributes)
-        exact.fast_forward(trainer, self.seed)
-        self.reseed(trainer)
-
-    def on_train_epoch_start(self, trainer: Trainer, task: LightningModule) -> None:
-        exact.reseed(self.seed, ~trainer.current_epoch)  # for a sampler of torch, which draws the epoch's order
-
-    def reseed(self, trainer: Trainer) -> None:
-        """Draw all until the end of the next batch from (seed, rank, number of the batch)."""
-        exact.reseed(self.seed, trainer.global_rank, trainer.fit_loop.epoch_loop.batch_progress.total.processed)
-
-    def on_before_optimizer_step(self, trainer: Trainer, task: LightningModule, optimizer: Optimizer) -> None:
-        """Let the last step of an epoch be the mean of its batches; Lightning has divided by a whole window."""
-        whole = trainer.accumulate_grad_batches
-        batches = (trainer.fit_loop.epoch_loop.batch_idx + 1) % whole
-        if batches and task.automatic_optimization:
-            for group in optimizer.param_groups:
-                for gradient in [p.grad for p in group["params"] if p.grad is not None]:
-                    gradient.mul_(whole / batches)
-
-    def on_before_backward(self, trainer: Trainer, task: LightningModule, loss: Tensor) -> None:
-        self.guard.watch(trainer, loss, self.step)
 
     def teardown(self, *_: Any, **__: Any) -> None:
         self.stop.release()

@@ -1,11 +1,11 @@
-"""What a run leaves to read: metrics.csv, metrics.json, a line for each epoch and validation, and how fast it was."""
+"""What a run leaves to read: metrics.csv, metrics.json, a line for each epoch and validation, its speed."""
 
 import csv
 import itertools
 import logging
-import time
 from collections.abc import Callable
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -19,11 +19,12 @@ from leyden.resume import exact
 from leyden.resume.keeper import Keeper
 
 log = logging.getLogger(__name__)
-MUCH = 0.2  # share of the time that waits for data, from where it is worth a sentence
+RATE, STEP, WAITING = "time/samples_per_second", "time/step_seconds", "time/waiting"
+MUCH = 0.2  # of the time, if it waits for data
 
 
 class Table:
-    """A CSV file that may gain columns; of what it holds already, so many rows are kept."""
+    """A CSV file that may gain columns, and of which so many rows are kept."""
 
     def __init__(self, path: Path, rows: int):
         self.path, self.rows, self.columns = path, list[dict[str, Any]](), list[str]()
@@ -36,104 +37,84 @@ class Table:
         if columns == self.columns:
             with open(self.path, "a", newline="") as file:
                 csv.DictWriter(file, columns).writerows(rows)
-            return
+        else:
+            with replacing(self.path) as beside, open(beside, "w", newline="") as file:
+                writer = csv.DictWriter(file, columns)
+                writer.writeheader()
+                writer.writerows(self.rows)
         self.columns = columns
-        with replacing(self.path) as beside, open(beside, "w", newline="") as file:
-            writer = csv.DictWriter(file, columns)
-            writer.writeheader()
-            writer.writerows(self.rows)
 
 
 class Clock:
-    """Adds up the time between ends of batches, without validations and the first batch, which starts processes.
-
-    An accelerator is waited for once in an epoch, at its last batch.
-    """
+    """The time between ends of batches, without validations and the first, which starts processes."""
 
     def __init__(self) -> None:
         self.mark: float | None = None  # the end of the last batch or validation
-        self.clear()
-
-    def clear(self) -> None:
-        """Begin to count anew."""
-        self.spent, self.waited, self.batches = 0.0, 0.0, 0
-
-    def wait(self, seconds: float) -> None:
-        """Count what was spent on waiting for data."""
-        self.waited += seconds
+        self.steps, self.fetches = list[float](), list[float]()  # of a fetch its begin, negative, and its end
 
     def batch(self, trainer: Trainer) -> None:
-        if trainer.fit_loop.epoch_loop.batch_progress.is_last_batch and trainer.strategy.root_device.type != "cpu":
-            torch.accelerator.synchronize(trainer.strategy.root_device)
+        device = trainer.strategy.root_device
+        if trainer.fit_loop.epoch_loop.batch_progress.is_last_batch and device.type != "cpu":
+            torch.accelerator.synchronize(device)  # once in an epoch
+        now = perf_counter()
         if self.mark is None:
-            self.clear()
+            self.fetches.clear()
         else:
-            self.spent += time.perf_counter() - self.mark
-            self.batches += 1
-        self.mark = time.perf_counter()
+            self.steps.append(now - self.mark)
+        self.mark = now
 
     def skip(self) -> None:
         """Leave out what was since the last batch."""
-        self.mark = self.mark and time.perf_counter()
+        self.mark = self.mark and perf_counter()
 
     def epoch(self, trainer: Trainer) -> dict[str, float]:
         """The numbers of the epoch, empty where it had no batch to time."""
         times: dict[str, float] = {}
-        if self.batches:
-            times["time/step_seconds"] = self.spent / self.batches
-            times["time/waiting"] = min(1.0, self.waited / self.spent)
+        if spent := sum(self.steps):
+            times = {STEP: spent / len(self.steps), WAITING: min(1.0, sum(self.fetches) / spent)}
             if samples := samples_in(trainer, 1):
-                times["time/samples_per_second"] = self.batches * samples / self.spent
-        self.clear()
+                times[RATE] = samples / times[STEP]
+        self.steps.clear()
+        self.fetches.clear()
         self.skip()
         return times
 
 
 def samples_in(trainer: Trainer, batches: int) -> int | None:
-    """Samples of so many batches of all ranks, or of a shorter epoch; None where its loader does not say."""
+    """Samples of so many batches of all ranks, or of an epoch; None where its loader does not say."""
     loader: Any = trainer.train_dataloader
     size = getattr(loader, "batch_size", None) or getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
     if not isinstance(size, int):
         return None
-    sampler: Any = getattr(loader, "sampler", None)
-    samples = size * min(batches, trainer.num_training_batches)
-    most = len(sampler) if hasattr(sampler, "__len__") else samples
-    return int(min(samples, most)) * trainer.world_size
+    samples, sampler = size * min(batches, trainer.num_training_batches), getattr(loader, "sampler", None)
+    return int(min(samples, len(sampler) if hasattr(sampler, "__len__") else samples)) * trainer.world_size
 
 
 class Records(Checkpoint):
     """Writes what was logged, on rank 0; a Checkpoint, as Lightning calls those after the task has logged its epoch.
 
-    `update_record` changes fields of run.json; `announce` says what is trained, of (trainer, task, samples of a step).
+    `update_record` changes run.json; `announce` says what is trained, of (trainer, task, samples of a step).
     """
 
-    def __init__(self, directory: str, keeper: Keeper, update_record: Callable[..., None], announce: Callable):
-        self.directory, self.keeper = Path(directory), keeper
+    def __init__(self, directory: Path, keeper: Keeper, update_record: Callable[..., None], announce: Callable):
+        self.directory, self.keeper, self.update_record, self.announce = directory, keeper, update_record, announce
         self.dirpath = str(self.directory / "checkpoints")
-        self.update_record, self.announce = update_record, announce
         self.metrics: dict[str, Any] = {"train": {}, "val": {}}  # of metrics.json
         self.table: Table | None = None
-        self.validation: dict[str, float] = {}  # at the end of this epoch, whose row and line it shares
-        self.seconds, self.rows = 0.0, 0  # of training, and of the table, before the run was stopped
-        self.reasons: list[str] = []  # why the data is not read in an order that can be found again
+        self.validation: dict[str, float] = {}  # at the end of this epoch
+        self.seconds, self.rows = 0.0, 0  # before the run was stopped
+        self.reasons: list[str] = []  # why the order of the data is not exact
+        self.warned, self.waits = "", False
         self.clock = Clock()
-        self.warned, self.waits = "", False  # why the run is not exact; it waits for data
 
-    @property  # this and the next two as Lightning's ModelCheckpoint has them, for who asks the trainer
-    def best_model_path(self) -> str:
-        return str(self.directory / self.keeper.best["checkpoint"]) if "checkpoint" in self.keeper.best else ""
-
-    @property
-    def best_model_score(self) -> torch.Tensor | None:
-        return torch.tensor(self.keeper.best["value"]) if self.keeper.best else None
-
-    @property
-    def last_model_path(self) -> str:
-        return str(next(self.directory.glob("checkpoints/last.ckpt"), ""))
+    # what others ask of a Checkpoint
+    best_model_path = property(lambda self: str(next(self.directory.glob("checkpoints/best.ckpt"), "")))
+    last_model_path = property(lambda self: str(next(self.directory.glob("checkpoints/last.ckpt"), "")))
+    best_model_score = property(lambda self: torch.tensor(self.keeper.best["value"]) if self.keeper.best else None)
 
     def on_train_start(self, trainer: Trainer, task: LightningModule) -> None:
-        self.step, self.started = trainer.global_step, time.perf_counter() - self.seconds
-        time_fetches(trainer, self.clock.wait)
+        self.step, self.started = trainer.global_step, perf_counter() - self.seconds
+        time_fetches(trainer, self.clock.fetches.append)
         loaders = CombinedLoader(trainer.train_dataloader).flattened
         self.reasons = [reason for loader in loaders if (reason := exact.why_not(loader, trainer.world_size))]
         if trainer.is_global_zero:
@@ -141,27 +122,23 @@ class Records(Checkpoint):
             batch = samples_in(trainer, trainer.accumulate_grad_batches)
             self.update_record(exact=True, not_exact=None, effective_batch=batch)
             self.announce(trainer, task, batch)
-            self.warn_inexact()
+            self.on_save_checkpoint(trainer)
 
-    def warn_inexact(self) -> None:
-        """Say why the run is not exact, when something has turned out."""
-        if (why := "; ".join(self.reasons + self.keeper.inexact)) != self.warned:
+    def on_save_checkpoint(self, trainer: Trainer, *_: Any) -> None:
+        """Say why the run is not exact, if that is new."""
+        why = "; ".join(self.reasons + self.keeper.inexact)
+        if trainer.is_global_zero and why != self.warned:
             self.warned = why
             self.update_record(exact=False, not_exact=why)
             log.warning("This run is not exact: %s.", why)
 
-    def on_save_checkpoint(self, trainer: Trainer, task: LightningModule, checkpoint: dict[str, Any]) -> None:
-        if trainer.is_global_zero:
-            self.warn_inexact()
-
-    def on_train_batch_end(self, trainer: Trainer, task: LightningModule, *_: Any) -> None:
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         self.clock.batch(trainer)
-        step, every = trainer.global_step, trainer.log_every_n_steps
-        if step // every > self.step // every and self.table and (row := step_values(trainer)):
-            self.table.write({"epoch": trainer.current_epoch, "step": step} | row)
-        self.step = step
+        before, self.step, every = self.step, trainer.global_step, trainer.log_every_n_steps
+        if self.table and self.step // every > before // every and (values := step_values(trainer)):
+            self.table.write({"epoch": trainer.current_epoch, "step": self.step} | values)
 
-    def on_validation_end(self, trainer: Trainer, task: LightningModule) -> None:
+    def on_validation_end(self, trainer: Trainer, *_: Any) -> None:
         self.clock.skip()
         if trainer.state.fn == "fit" and not trainer.sanity_checking:
             self.metrics["val"] = values = epoch_values(trainer)
@@ -170,18 +147,19 @@ class Records(Checkpoint):
             else:
                 self.write(trainer, values, {}, f", step {trainer.global_step}")
 
-    def on_train_epoch_end(self, trainer: Trainer, task: LightningModule) -> None:
-        self.keeper.consider_training(trainer)
-        self.metrics["train"], times = epoch_values(trainer), self.clock.epoch(trainer)
+    def on_train_epoch_end(self, trainer: Trainer, *_: Any) -> None:
+        self.keeper.consider(trainer, training=True)
+        values, times = epoch_values(trainer), self.clock.epoch(trainer)
+        last = {name for name in step_values(trainer) if name.removesuffix("_step") not in values}  # of steps alone
+        self.metrics["train"] = values | {name: float(trainer.callback_metrics[name]) for name in last}
+        self.metrics["samples_per_second"] = round(times[RATE], 1) if RATE in times else None
         for logger in trainer.loggers if times else []:
             logger.log_metrics(times, trainer.global_step)
-        rate = times.get("time/samples_per_second")
-        self.metrics["samples_per_second"] = rate and round(rate, 1)
         self.write(trainer, self.validation | self.metrics["train"], times)
         self.validation = {}
-        if (share := times.get("time/waiting", 0)) > MUCH and not self.waits and trainer.is_global_zero:
+        if times.get(WAITING, 0) > MUCH and not self.waits and trainer.is_global_zero:
             self.waits, keys = True, "raise data.num_workers, or data.batch_size where the data is in memory"
-            log.warning("%.0f%% of the time of training is waiting for data; %s.", 100 * share, keys)
+            log.warning("%.0f%% of the time of training is waiting for data; %s.", 100 * times[WAITING], keys)
 
     def write(self, trainer: Trainer, values: dict[str, float], times: dict[str, float], when: str = "") -> None:
         """A row, a line, and metrics.json: of an epoch, or of a validation inside it."""
@@ -189,19 +167,17 @@ class Records(Checkpoint):
             return
         epoch, last = trainer.current_epoch, trainer.max_epochs or -1
         self.table.write({"epoch": epoch, "step": trainer.global_step} | values | times)
-        self.metrics |= {"best": self.keeper.best, "seconds": round(time.perf_counter() - self.started, 3)}
+        self.metrics |= {"best": self.keeper.best, "seconds": round(perf_counter() - self.started, 3)}
         write_json(self.directory / "metrics.json", self.metrics)
         words = [f"{name} {value:.4g}" for name, value in values.items() if name != "lr"]
-        if rate := times.get("time/samples_per_second"):
-            words.append(f"{rate:.0f} samples/s")
-        if times:
-            words += [f"{1e3 * times['time/step_seconds']:.3g} ms/step", f"{times['time/waiting']:.0%} waiting"]
+        words += [f"{times[RATE]:.0f} samples/s"] if RATE in times else []
+        words += [f"{1e3 * times[STEP]:.3g} ms/step", f"{times[WAITING]:.0%} waiting"] if times else []
         log.info("epoch %d%s%s  %s", epoch + 1, f"/{last}" if last > 0 else "", when, "  ".join(words))
 
     def state_dict(self) -> dict[str, Any]:
-        seconds = time.perf_counter() - self.started
+        seconds = perf_counter() - self.started
         return {"seconds": seconds, "rows": len(self.table.rows) if self.table else 0}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.seconds, self.rows = state["seconds"], state["rows"]
-        self.metrics |= read_json(self.directory / "metrics.json")  # all that is done again is replaced
+        self.metrics |= read_json(self.directory / "metrics.json")

@@ -1,4 +1,4 @@
-"""A run right after an optimizer step as plain data, the way back to it, and what must be as it was then."""
+"""A run right after an optimizer step as plain data, and the way back to it."""
 
 import copy
 import os
@@ -9,7 +9,6 @@ import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import StochasticWeightAveraging
 
-from leyden import UserError
 from leyden.lightning_internals import gather, restore_running_values, running_values
 from leyden.resume import compiled
 from leyden.resume.attributes import Attributes, decode, encode
@@ -18,15 +17,14 @@ EVENTS = "tensorboard/events.out.tfevents.*"  # files of a run that only grow
 
 
 def capture(trainer: Trainer, task: LightningModule, attributes: Attributes, directory: Path) -> dict[str, Any]:
-    """What later hooks change: callbacks, values of each rank, lengths of files; `lost` says what cannot be held."""
+    """What later hooks change: callbacks, values of each rank, lengths of files; `lost`: what cannot be held."""
     changed, lost = attributes.changed(trainer, task)
-    mine = encode({"logged": running_values(trainer), "attributes": changed})
     if any(isinstance(callback, StochasticWeightAveraging) for callback in trainer.callbacks):
-        lost.append("StochasticWeightAveraging makes its schedule anew when a run goes on; callbacks=[ema] does not")
+        lost.append("StochasticWeightAveraging starts anew on a resume; callbacks=[ema] does not")
+    mine = {"logged": encode(running_values(trainer), {}), "attributes": changed}
     ranks = gather(trainer, (mine, lost + compiled.limits))
-    callbacks = {callback.state_key: callback.state_dict() for callback in trainer.callbacks}
     return {
-        "callbacks": copy.deepcopy({key: state for key, state in callbacks.items() if state}),
+        "callbacks": copy.deepcopy({each.state_key: each.state_dict() for each in trainer.callbacks}),
         "running": [running for running, _ in ranks],
         "files": lengths(trainer, directory),
         "lost": [reason for _, reasons in ranks for reason in reasons],
@@ -34,67 +32,46 @@ def capture(trainer: Trainer, task: LightningModule, attributes: Attributes, dir
 
 
 def lengths(trainer: Trainer, directory: Path) -> dict[str, int]:
-    """Bytes of TensorBoard's files with all in them that was logged."""
+    """Of TensorBoard's files, with all that was logged."""
     for logger in trainer.loggers:
         if flush := getattr(logger.experiment, "flush", None):
             flush()
     return {path.relative_to(directory).as_posix(): path.stat().st_size for path in directory.glob(EVENTS)}
 
 
-def restore(trainer: Trainer, task: LightningModule, entry: dict[str, Any], attributes: Attributes) -> None:
-    """Go on with the values of an entry `leyden` of a checkpoint; a rank that was not there then has none."""
+def restore(trainer: Trainer, task: LightningModule, entry: dict[str, Any], attributes: Attributes) -> list[str]:
+    """Go on from an entry `leyden` of a checkpoint, which may lack this rank; why that is not exact."""
     trainer.callback_metrics.update({name: torch.tensor(value) for name, value in entry["metrics"].items()})
     if trainer.global_rank < len(entry["running"]):
         running = decode(entry["running"][trainer.global_rank], task.device)
         attributes.to_restore = running["attributes"]
         restore_running_values(trainer, task, running["logged"])
+    total, before = trainer.estimated_stepping_batches, entry["total_steps"]
+    factor = getattr(getattr(task, "scheduler", None), "func", None)
+    stretched = total != before and getattr(factor, "depends_on_total", False)
+    return [f"its schedule was stretched from {before} to {total} steps at step {entry['step']}"] if stretched else []
 
 
 def restore_files(directory: Path, lengths: dict[str, int]) -> None:
-    """Cut TensorBoard's files to their lengths at a checkpoint, and remove what kills left."""
+    """Cut TensorBoard's files to their lengths, and remove what kills left."""
     for path in directory.glob(EVENTS):
-        length = lengths.get(path.relative_to(directory).as_posix())
-        if length is None:
+        if length := lengths.get(path.relative_to(directory).as_posix()):
+            os.truncate(path, min(length, path.stat().st_size))
+        else:
             path.unlink()
-        elif path.stat().st_size > length:
-            os.truncate(path, length)
     for path in directory.rglob(".*.part"):
         path.unlink()
 
 
 def set_counters(loops: dict[str, Any]) -> None:
-    """Set the counters of a fit to right after its last batch; a validation that is due there starts a resumed run.
+    """Set the counters of a fit to right after its last batch, so that a resumed run starts with what is due there.
 
-    Lightning itself would skip it, or count the epoch as over.
+    Lightning itself would skip a validation, or count the epoch as over.
     """
     progress = loops["epoch_loop.batch_progress"]
-    progress["is_last_batch"] &= progress["current"]["ready"] == progress["current"]["completed"]  # not of the next one
+    progress["is_last_batch"] &= progress["current"]["ready"] == progress["current"]["completed"]
     for part in ("total", "current"):
         batches, epochs = progress[part], loops["epoch_progress"][part]
         batches |= dict.fromkeys(("ready", "started", "processed"), batches["completed"])
         epochs |= dict.fromkeys(("processed", "completed"), epochs["started"] - 1)
         loops["epoch_loop.val_loop.batch_progress"][part] |= {"ready": 1, "started": 1, "processed": 0, "completed": 0}
-
-
-def fixed(trainer: Trainer, datamodule: Any) -> dict[str, Any]:
-    """What a run must not change while it goes on."""
-    size, fingerprint = (getattr(datamodule, name, None) for name in ("batch_size", "fingerprint"))
-    fixed = {"world_size": trainer.world_size, "accumulate_grad_batches": trainer.accumulate_grad_batches}
-    return fixed | {"batch_size": size if isinstance(size, int) else None, "data_fingerprint": fingerprint}
-
-
-def compare(now: dict[str, Any], then: dict[str, Any], exact: bool) -> list[str]:
-    """Why a run that goes on will not come to the numbers of an unbroken one; a UserError where `exact` forbids it."""
-    changed = [f"{name} is {now[name]}, was {then[name]}" for name in now if now[name] != then[name]]
-    if exact and changed:
-        raise UserError(f"{'; '.join(changed)}: the run would come to other numbers; type exact=false to go on.")
-    return [*then["inexact"], *([] if exact else ["it was resumed with exact=false", *changed])]
-
-
-def stretched(trainer: Trainer, task: LightningModule, then: dict[str, Any]) -> list[str]:
-    """That the schedule is another one from here on, where it depends on the number of steps; else nothing."""
-    total, before = trainer.estimated_stepping_batches, then["total_steps"]
-    factor = getattr(getattr(task, "scheduler", None), "func", None)
-    if total == before or not getattr(factor, "depends_on_total", False):
-        return []
-    return [f"its schedule was stretched from {before} to {total} steps at step {then['step']}"]

@@ -1,9 +1,8 @@
-"""What ends a run before its last step: a signal, a loss that is no number, a search that gives it up."""
+"""What ends a run before its last step: a signal, or a loss that is no number."""
 
 import logging
 import math
 import signal
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,7 +14,6 @@ from leyden import UserError
 log = logging.getLogger(__name__)
 WARNINGS = ("SIGUSR1", "SIGUSR2")  # of a cluster, that the time ends
 SIGNALS = [number for number in signal.Signals if number.name in ("SIGTERM", "SIGINT", *WARNINGS)]
-LEAST = 2**-4  # of a loss scale, which begins at 2**16 and is halved where gradients are not finite
 
 
 class Stop:
@@ -29,22 +27,22 @@ class Stop:
         self.handlers = {number: signal.signal(number, self.notice) for number in SIGNALS}
 
     def release(self) -> None:
-        """Give the signals back, unless Lightning has done so, whose own handler keeps its Trainer."""
+        """Give the signals back, unless Lightning has, whose own handler keeps its Trainer."""
         for number, handler in self.handlers.items():
             if signal.getsignal(number) == self.notice:
                 signal.signal(number, handler)
         self.handlers = {}
 
     def notice(self, number: int, frame: Any) -> None:
-        if self.number == number and signal.Signals(number).name in WARNINGS:  # by SLURM, and by the ranks' starter
-            return
-        if self.number:
+        name = signal.Signals(number).name
+        if self.number and (self.number != number or name not in WARNINGS):  # which come twice
             raise SystemExit(128 + number)
+        if not self.number:
+            log.warning("Received %s; saving at the next optimizer step.", name)
         self.number = number
-        log.warning("Received %s; saving at the next optimizer step.", signal.Signals(number).name)
 
     def agreed(self, trainer: Trainer) -> bool:
-        """Whether any rank got a signal; all of them must stop at the same step."""
+        """Whether any rank got a signal: all must stop at the same step."""
         if trainer.world_size > 1:
             mine = torch.tensor(self.number, device=trainer.strategy.root_device)
             self.number = int(trainer.strategy.reduce(mine, reduce_op="max"))
@@ -57,45 +55,32 @@ class Stop:
 
 
 class Guard:
-    """Ends a run whose loss is no number, before it is saved, and one that a search gives up as `judge` says.
+    """Ends a run whose loss is no number, before it is saved.
 
-    On a CPU each loss is looked at. Elsewhere the host would have to wait, so it looks when it logs or saves.
+    Off the CPU, where the host would have to wait for a loss, it looks when it logs or saves.
     """
 
-    def __init__(self, judge: Callable[[float, int], bool] | None = None):
-        self.judge, self.pruned = judge, False
-        self.bad: Tensor | None = None  # on the device: whether a loss was not finite
+    def __init__(self) -> None:
+        self.bad: Tensor | bool = False  # on the device: whether a loss was not finite
+
+    waits = staticmethod(lambda loss: loss.device.type != "cpu")
 
     def watch(self, trainer: Trainer, loss: Tensor, step: int) -> None:
         loss = loss.detach()
         if self.waits(loss):
-            self.bad = ~loss.isfinite() if self.bad is None else self.bad | ~loss.isfinite()
+            self.bad = ~loss.isfinite() | self.bad
         elif not math.isfinite(loss):
             self.abort_nonfinite(trainer, f"The training loss is {float(loss)} at step {step + 1}")
 
-    @staticmethod
-    def waits(loss: Tensor) -> bool:
-        return loss.device.type != "cpu"
-
     def check(self, trainer: Trainer, step: int) -> None:
-        """Raises UserError if a loss was not finite, or gradients are not finite however small a scaler makes it."""
-        if self.bad is not None and self.bad:
+        """Raises UserError if a loss was not finite."""
+        if self.bad:
             self.abort_nonfinite(trainer, f"A training loss was not finite at step {step} or shortly before")
-        if (scaler := getattr(trainer.precision_plugin, "scaler", None)) and scaler.get_scale() <= LEAST:
-            self.abort_nonfinite(trainer, f"The loss scaler leaves out step after step, the last at {step}")
-
-    def consider_pruning(self, trainer: Trainer, value: float | None) -> None:
-        """Stop where a search gives the run up for its objective; all ranks do as rank 0 says."""
-        if self.judge and value is not None:
-            epochs = trainer.current_epoch + 1
-            verdict = trainer.is_global_zero and self.judge(value, epochs)
-            self.pruned = trainer.strategy.broadcast(verdict) and epochs != trainer.max_epochs  # where nothing is saved
-            trainer.should_stop |= self.pruned
 
     def abort_nonfinite(self, trainer: Trainer, what: str) -> None:
         where = f"epoch {trainer.current_epoch + 1}, batch {trainer.fit_loop.epoch_loop.batch_idx + 1}"
         raise UserError(
-            f"{what} ({where}); what was saved is of before. Lower optimizer.lr, type trainer.gradient_clip_val=1 or "
-            "trainer.precision=32-true, or 'callbacks=[finite]', which names the first layer whose output is not "
-            "finite; if it names none, look at how the loss is computed."
+            f"{what} ({where}); what was saved is of before. Lower optimizer.lr, type trainer.gradient_clip_val=1, "
+            "trainer.precision=32-true, or 'callbacks=[finite]', which names the first layer at fault; else look at "
+            "how the loss is computed."
         )

@@ -165,9 +165,9 @@ def watchers(cfg: DictConfig) -> list[Callback]:
     def checked(node: Any) -> Any:
         return trust.checked(cfg, node)
 
-    keeper = Keeper(str(run.directory), judge=study.judge(run.directory, checked), **settings, **cfg.checkpoint)
+    keeper = Keeper(run.directory, judge=study.judge(run.directory, checked), **settings, **cfg.checkpoint)
     announce = partial(record.announce, cfg, f"{keeper.monitor} ({keeper.mode})")
-    records = Records(str(run.directory), keeper, run.update, announce)
+    records = Records(run.directory, keeper, run.update, announce)
     return [keeper, *group(cfg, "callbacks", Callback), Mistakes(), records]
 
 

@@ -48,9 +48,9 @@ def test_weights_found_inside_an_accumulation_are_those_validated(train, monkeyp
     seen = {}
     consider = Keeper.consider
 
-    def watch(self, trainer):
+    def watch(self, trainer, training=False):
         before = self.best.get("step"), self.best.get("value")
-        consider(self, trainer)
+        consider(self, trainer, training)
         if (self.best.get("step"), self.best.get("value")) != before:
             seen["hash"] = checkpoints.sha256(trainer.lightning_module.state_dict())
 
@@ -63,7 +63,7 @@ def test_mode_min_and_nan(tmp_path):
     class Trainer:
         callback_metrics, current_epoch, world_size = {}, 0, 1
 
-    keeper = Keeper(str(tmp_path), "val/loss", "min", write=False)
+    keeper = Keeper(tmp_path, "val/loss", "min", write=False)
     for value in (2.0, float("nan"), 1.0, 1.5):
         Trainer.callback_metrics = {"val/loss": torch.tensor(value)}
         keeper.consider(Trainer)

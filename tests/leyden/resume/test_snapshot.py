@@ -1,7 +1,7 @@
 """A run that is stopped anywhere and goes on in this process: the same numbers as an unbroken one."""
 
 import random
-from collections import defaultdict
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -254,7 +254,7 @@ class Losses(Callback):
     """Counts and means of its own, without a state_dict."""
 
     def __init__(self):
-        self.counts, self.sum = defaultdict(int), 0.0
+        self.counts, self.sum = Counter(), 0.0
 
     def on_train_batch_end(self, trainer, task, outputs, batch, batch_idx):
         self.counts[batch_idx % 2] += 1

@@ -51,29 +51,3 @@ def test_where_the_host_does_not_wait_nothing_sick_is_saved(train, configure, si
     last = checkpoints.read(Path(configure().run_dir) / "checkpoints" / "last.ckpt")
     assert last["global_step"] == 5
     assert all(value.isfinite().all() for value in last["state_dict"].values() if value.is_floating_point())
-
-
-def test_a_scaler_may_skip_some_steps_but_not_all():
-    class Scaler:
-        scale = 65536.0
-
-        def get_scale(self):
-            return self.scale
-
-    class Plugin:
-        scaler = Scaler()
-
-    class Loop:
-        batch_idx = 3
-
-    class Trainer:
-        precision_plugin, current_epoch = Plugin(), 0
-        fit_loop = type("Fit", (), {"epoch_loop": Loop()})()
-
-    guard = Guard()
-    for _ in range(19):
-        guard.check(Trainer, 5)
-        Scaler.scale /= 2
-    with pytest.raises(UserError, match="step after step"):
-        Scaler.scale /= 2
-        guard.check(Trainer, 5)

@@ -25,7 +25,7 @@ HOSTILE = [
     "lightning.fabric.utilities.cloud_io._load", "lightning.LightningModule.load_from_checkpoint",
     "lightning.LightningDataModule.load_from_checkpoint",
     "lab.tasks.classification.Classification.load_from_checkpoint",
-    "leyden.resume.checkpoints.plain", "leyden.resume.checkpoints.read", "leyden.ops.kernels.load",
+    "leyden.resume.checkpoints.load", "leyden.resume.checkpoints.read", "leyden.ops.kernels.load",
     "leyden.run.paths.find", "leyden.run.build.load_model", "leyden.load_model.__call__", "leyden.UserError",
     "leyden.run.run.os.system", "leyden.run.run.Path", "leyden.run.build.instantiate", "leyden.run.build.make",
     "leyden.run.record.subprocess.run", "leyden.run.record.LiveRun", "leyden.run.trust.get_object",

@@ -1,6 +1,7 @@
 """From argv to a running function."""
 
 import errno
+import itertools
 import os
 import secrets
 import shlex
@@ -44,8 +45,6 @@ def launch(function: Function, config: str) -> None:
             ranks.enter(function)
         os.environ["LEYDEN_COMMAND"] = shlex.join(["python", *sys.argv])  # as typed, for run.json
         ranks.listen()
-        if ranks.outside() and not {"-m", "--multirun"}.isdisjoint(sys.argv):
-            raise UserError("torchrun and srun start one run; type python in their place, or -m hydra/launcher=slurm.")
         try:
             if cluster.follows():
                 cluster.join(function)
@@ -91,13 +90,13 @@ def single(function: Function, start: Start, config: str) -> None:
 
 def show(function: Function, start: Start, config: str) -> None:
     """Let Hydra show its config."""
-    sys.argv[1:] = [*start.line.flags, *start.line.keys]
+    sys.argv[1:] = [*filter(None, itertools.chain(*start.line.flags.items())), *start.line.keys]
     hydra.main(version_base="1.3", config_path=str(paths.CONF), config_name=start.line.config)(function)()
 
 
 def sweep(function: Function, start: Start, config: str) -> None:
     """Run a sweep by its sweeper; its launcher composes each job, and nothing else is composed again."""
-    directory, (tree, base, loader) = start.directory, start.config
+    directory, tree, base, loader = start.directory, start.config.tree, start.config.base, start.config.loader
     quoted = str(directory).replace("'", "\\'").replace("${", "\\${")
     typed: Any = OmegaConf.to_container(tree.hydra.overrides.task)  # with its interpolations
     of_jobs = [f"hydra.job.name={config}", "hydra/job_logging=none", f"hydra.sweep.dir='{quoted}'"]

@@ -6,39 +6,38 @@ import re
 import sys
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:  # report.py reads command lines without Hydra
-    from hydra.core.override_parser.types import Override
-
-SPECIAL = {"_target_", "_partial_", "_recursive_", "_convert_", "_args_"}  # Hydra takes them at every constructor
 LISTS = ("callbacks", "logger")  # groups of which several options may be chosen, with names that are free
 TYPES = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text", "list": "a list"}
-UNKNOWN = "float | None"  # what an argument takes that has no type: any number, or nothing
 ELSEWHERE = {  # what other templates call it, as a pattern -> what to type here
-    "ckpt_path": "resume=<run> to go on, or run=<run> in other scripts",
+    "ckpt_path": "resume=<run>",
     "train|validate|test|predict": "src/eval.py run=<run> or src/predict.py run=<run>",
     "fit": "nothing for it, as src/train.py trains and then tests",
     "hparams_search": "search=optuna",
     "task_name": "name=<name>",
     "optimized_metric": "objective=<metric>",
-    r"model\.((optimizer|scheduler)\b.*)": r"\1=<value>",
+    r"model\.((optimizer|scheduler)\b[^=]*)": r"\1=<value>",
     r"trainer\.(callbacks|logger|profiler)": r"'\1=[<option>]', a group of its own",
     r"paths\.data_dir": "data_dir=<folder>",
-    r"paths\..*|trainer\.default_root_dir": "log_dir=<folder>",
-    r"extras\b.*": "--cfg job to see the config, or tags=[<word>]",
+    r"paths\.[^=]*|trainer\.default_root_dir": "log_dir=<folder>",
+    r"extras\b[^=]*": "--cfg job to see the config, or tags=[<word>]",
     "trainer=ddp_sim": "trainer=ddp, with or without GPUs",
     "debug=default": "debug=fast",
-    "callbacks=(none|None|default)": "'callbacks=[]' (checkpoints are kept anyway)",
-    "logger=(none|None|csv)": "'logger=[]' (metrics.csv is written anyway)",
+    "callbacks(=(none|null|default)|$)": "'callbacks=[]' (checkpoints are kept anyway)",
+    "logger(=(none|null|csv)|$)": "'logger=[]' (metrics.csv is written anyway)",
     "logger=many_loggers": "'logger=[tensorboard,wandb]'",
 }
 
 
-def elsewhere(typed: str) -> str:
-    """What to type in place of a name that other templates have, or nothing."""
-    found = ((re.fullmatch(pattern, typed), here) for pattern, here in ELSEWHERE.items())
-    return next((f"`{typed}` is not known here; type {match.expand(here)}." for match, here in found if match), "")
+def elsewhere(typed: str, config: str) -> str:
+    """What to type in place of an override that other templates have, or nothing."""
+    text = re.sub(r"^[+~]+|[\[\]]", "", typed)
+    for pattern, here in ELSEWHERE.items():
+        if match := re.match(rf"(?i:{pattern})(?==|$)", text):
+            what = match.expand(here if config == "train" else here.replace("resume=", "run="))
+            return f"`{match[0]}` is not known here; type {what}."
+    return ""
 
 
 def flatten(node: Any, prefix: str = "") -> dict[str, Any]:
@@ -49,33 +48,31 @@ def flatten(node: Any, prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def mistake(override: "Override", flat: dict[str, Any], groups: dict[str, list[str]]) -> str:
-    """What is wrong with an override, or nothing; Hydra itself says it of its own keys."""
+def mistake(override: Any, flat: dict[str, Any], groups: dict[str, list[str]]) -> str:
+    """What is wrong with an override of Hydra's, or nothing; of its own keys it says that itself."""
     text, key, value = str(override.input_line), override.key_or_group, override.value()
-    if override.is_hydra_override():
+    if override.is_hydra_override() or (key in flat and override.is_delete()):
         return ""
     if key in flat:
-        return "" if override.is_delete() else wrong_value(key, flat, value)
-    if answer := elsewhere(key):
+        return wrong_value(key, flat, value)
+    if answer := elsewhere(text, "train"):  # although a constructor may take it
         return answer
-    parent = next((each for each in parents(key) if each in flat), "")
-    if parent and not isinstance(flat[parent], dict | list | None):
-        return f"`{parent}` is `{flat[parent]}` and has no keys of its own."
     group, _, rest = key.partition(".")
-    own = group in LISTS and parent in ("", group)
-    if own and (name := rest.partition(".")[0]) in groups.get(group, ()):
-        chosen = [each for each in groups[group] if f"{group}.{each}" in flat]
+    name, chosen = rest.partition(".")[0], [each for each in groups.get(group, ()) if f"{group}.{each}" in flat]
+    parent = next((each for each in parents(key) if each in flat), "")
+    listed = group in LISTS and parent in ("", group)
+    if listed and name in groups.get(group, ()):
         return f"`{group}.{name}` is not chosen; type '{group}=[{','.join([*chosen, name])}]'."
 
     # what may be added: a callback or logger, what the constructor takes, a part; inside an argument there is any data
-    target, name = flat.get(f"{parent}._target_"), key.removeprefix(f"{parent}.").partition(".")[0]
+    target, argument = flat.get(f"{parent}._target_"), key.removeprefix(f"{parent}.").partition(".")[0]
     arguments = constructor(str(target)) if target else None if "." in parent or parent == "facts" else {}
     part = isinstance(value, dict) and "_target_" in value
-    free = own or part or arguments is None or name in {*arguments, *SPECIAL}
+    free = listed or part or arguments is None or argument in arguments or argument.startswith("_")
     if free and text.startswith("+"):
         return ""
-    known = {*flat, *groups, *(f"{parent}.{argument}" for argument in arguments or ())} - {parent}
-    near = [] if arguments and free else nearest(key, sorted(known))
+    known = {*flat, *groups, *(f"{parent}.{each}" for each in arguments or ())} - {parent, key}
+    near = nearest(key, sorted(known))
     hint = f"; did you mean {' or '.join(near)}?" if near else "."
     hint += f" To add it, type +{text}." if free and not override.is_delete() else ""
     return f"`{key}` is not in the config (--cfg job{f' -p {group}' if parent else ''} prints it){hint}"
@@ -97,22 +94,20 @@ def nearest(key: str, known: list[str]) -> list[str]:
 
 def wrong_value(key: str, flat: dict[str, Any], value: Any) -> str:
     """What is wrong with the type of a value, or nothing; whether it is in range, its constructor says."""
-    if value == "":
-        return f"`{key}` has no value; type {key}=null for none."
     usual, built = flat[key], isinstance(value, dict) and "_target_" in value
-    texts = [each.replace("\\${", "") for each in (value, usual) if isinstance(each, str)]
-    if usual is None or value is None or built or "${" in "".join(texts):
+    if None in (usual, value) or built or any(isinstance(each, str) and "${" in each for each in (usual, value)):
         return ""
     owner = next((each for each in parents(key) if f"{each}._target_" in flat), "")
     name = key.removeprefix(f"{owner}.").partition(".")[0]
-    annotation = (constructor(str(flat[f"{owner}._target_"])) or {}).get(name, UNKNOWN) if owner else ""
+    annotation = (constructor(str(flat[f"{owner}._target_"])) or {}).get(name, "float") if owner else ""
     words = set(re.findall(r"\w+", annotation))
-    if annotation and (not words & {*TYPES, "dict"} or any(word.startswith("_") for word in words)):
+    if annotation and (not words & {*TYPES, "dict"} or re.search(r"\b_", annotation)):
         return ""  # a tensor, or an alias: the constructor alone knows
     kind, kinds = type(value).__name__, {type(usual).__name__, *words}
+    kinds -= {"int"} if "float" in kinds else set()
     if kind in kinds or (kind == "int" and "float" in kinds) or ("str" in kinds and kind not in ("list", "dict")):
         return ""
-    must = [say for name, say in TYPES.items() if name in kinds and not (name == "int" and "float" in kinds)]
+    must = [say for name, say in TYPES.items() if name in kinds]
     return f"`{key}` must be {' or '.join(must) or 'keys with values'}; got `{value}`."
 
 
@@ -125,15 +120,15 @@ def constructor(target: str) -> dict[str, str] | None:
     for node in ast.parse(files[0].read_text(encoding="utf-8")).body if files else ():
         if isinstance(node, ast.ImportFrom) and node.module != module and name in [each.name for each in node.names]:
             return constructor(f"{node.module}.{name}")
-        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name:
-            parts = node.body if isinstance(node, ast.ClassDef) else [node]
-            functions = [part for part in parts if isinstance(part, ast.FunctionDef)]
-            init = next((part.args for part in functions if part.name in ("__init__", name)), None)
-            taken = init.args + init.kwonlyargs if init else []
-            own = {each.arg: ast.unparse(each.annotation or ast.Name(UNKNOWN)) for each in taken if each.arg != "self"}
-            if init and not init.kwarg:
-                return own
-            bases = getattr(node, "bases", [])  # one takes what **rest hands on, or all where there is no __init__
-            inherited = constructor(f"{module}.{ast.unparse(bases[0])}") if len(bases) == 1 else None
-            return None if inherited is None else inherited | own
+        if getattr(node, "name", None) != name:
+            continue
+        functions = [part for part in ast.walk(node) if isinstance(part, ast.FunctionDef)]
+        init = next((part.args for part in functions if part.name in ("__init__", name)), None)
+        taken = init.args + init.kwonlyargs if init else []
+        own = {each.arg: ast.unparse(each.annotation or ast.Name("float")) for each in taken if each.arg != "self"}
+        if init and not init.kwarg:
+            return own
+        bases = getattr(node, "bases", [])  # one takes what **rest hands on, or all where there is no __init__
+        inherited = constructor(f"{module}.{ast.unparse(bases[0])}") if len(bases) == 1 else None
+        return None if inherited is None else inherited | own
     return None

@@ -1,11 +1,10 @@
 """The overrides of a command line; misspelt keys, unknown options and wrong types end here, before torch is there."""
 
-import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import hydra
 import yaml
@@ -15,10 +14,11 @@ from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from leyden import UserError
+from leyden import UserError, require
 from leyden.launch import keys
 from leyden.launch.line import Line, name_of
 from leyden.run import configs
@@ -26,34 +26,25 @@ from leyden.run import configs
 QUOTE = "a list is 'key=[a,b]', a text with other signs than letters and digits 'key=\"a, b\"'"
 GLOBAL = ("local", "experiment", "debug")  # groups whose files speak of the whole tree
 ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError)  # of Hydra about a config
-Options = dict[str, list[Override]]
-Merge = Callable[[DictConfig, Any], DictConfig]  # puts the config of an old run in place of the composed one
+Merge = Callable[[DictConfig], DictConfig]  # puts the config of an old run in place of the composed one
 
 
-class Composed(NamedTuple):
-    """A composed config with Hydra's node; `base`: it without that node and the keys, where an old run is in it."""
+def compose(line: Line, conf: Path, merge: Merge | None = None) -> "Composed":
+    """The config of a command line; of a sweep, that of the first job. Where a YAML asks for it, `multirun` is set.
 
-    tree: DictConfig
-    base: DictConfig | None
-    loader: Any
-
-
-def compose(line: Line, conf: Path, merge: Merge | None = None) -> Composed:
-    """The tree of a command line with Hydra's node in it; of a sweep, that of the first job.
-
-    Where a YAML asks for multirun, `line.multirun` is set. Raises UserError, with a line for each mistake.
+    Raises UserError, with a line for each mistake.
     """
-    folder = line.value("-cd", "--config-dir")
-    if folder and not Path(folder).is_dir():
-        raise UserError(f"There is no folder of configs {folder}.")
+    folder = line.flags.get("--config-dir", ".")
+    require(Path(folder).is_dir(), "--config-dir", "a folder", folder)
     with hydra.initialize_config_dir(version_base="1.3", config_dir=str(conf.absolute())):
-        composition = Composition(line, folder)
+        found = Composed(line)
         try:
-            found = composition.composed(merge)
+            found.compose(merge)
         except ERRORS as error:
-            composition.mistakes["config"] = f"The config {line.config} cannot be composed: {in_one_line(error)}"
-    if composition.mistakes:
-        raise UserError("\n".join(dict.fromkeys(composition.mistakes.values())))
+            found.mistakes["config"] = f"The config {line.config} cannot be composed: {in_one_line(error)}"
+    if found.mistakes:
+        said = [keys.elsewhere(text, line.config) or what for text, what in found.mistakes.items()]
+        raise UserError("\n".join(dict.fromkeys(said)))
     return found
 
 
@@ -63,75 +54,77 @@ def in_one_line(error: Exception) -> str:
     return " ".join(f"{text} {error.__cause__ or ''}".split())
 
 
-def search_in(loader: Any, folder: Path) -> None:
+def search_in(loader: Any, folder: str | Path) -> None:
     """Let Hydra find configs in a further folder, before those of conf/."""
     path = loader.get_search_path()
-    path.prepend("command-line", f"file://{folder.absolute()}", "schema")
+    path.prepend("command-line", f"file://{Path(folder).absolute()}", "schema")
     loader.repository.initialize_sources(path)
 
 
-class Composition:
+class Composed:
     """What is typed, in the configs that Hydra finds.
 
+    `tree`: with Hydra's node. `base`: without it and what is typed of keys, where an old run is in it.
     `choices` and `keys`: what is typed of groups and of keys -> its values. `mistakes`: what is typed -> a sentence.
     """
 
-    def __init__(self, line: Line, folder: str | None):
+    tree: DictConfig
+    base: DictConfig | None = None
+
+    def __init__(self, line: Line):
         self.line, self.mistakes = line, dict[str, str]()
         self.loader: Any = GlobalHydra.instance().config_loader()
-        if folder:
-            search_in(self.loader, Path(folder))
+        if "--config-dir" in line.flags:
+            search_in(self.loader, line.flags["--config-dir"])
         self.parser: Any = OverridesParser.create(config_loader=self.loader)
         groups = self.loader.repository.get_group_options("", ObjectType.GROUP)
         self.groups = {group: self.options(group) for group in groups}
-        self.choices: Options = {}
-        self.keys: Options = {}
+        self.choices, self.keys = dict[str, list[Override]](), dict[str, list[Override]]()
         for text in line.keys:
             values = self.values(text)
             if values and self.options(values[0].key_or_group) and not isinstance(values[0].value(), dict):
-                self.choices[text] = [each for each in values if self.is_option(each)]
-            else:
+                values = [each for each in values if self.is_option(each)]
+                self.choices |= {text: values} if values else {}
+            elif values:
                 self.keys[text] = values
 
-    def composed(self, merge: Merge | None) -> Composed:
-        """The tree with all overrides, where nothing is mistaken."""
+    def compose(self, merge: Merge | None) -> None:
+        """Make the tree with all overrides, if nothing is mistaken."""
         line, typed = self.line, self.choices | self.keys
-        tree = self.tree(self.choices)
-        line.multirun |= getattr(tree.hydra.mode, "name", "") == "MULTIRUN"
+        tree = self.tree = self.choose(self.choices)
+        line.multirun |= tree.hydra.mode == RunMode.MULTIRUN
         for group in GLOBAL:
             if isinstance(tree.get(group), DictConfig):
                 self.mistakes[group] = f"conf/{group}: its file needs the first line '# @package _global_'."
-        for text, values in typed.items() if not line.multirun else ():
-            if values and values[0].input_line != text:
-                self.mistakes[text] = f"{text}: several values need -m; {QUOTE}."
-                self.keys.pop(text, None)
+        if merge:
+            tree = self.tree = merge(tree)
+            self.base = without_hydra(tree)
 
-        tree = merge(tree, self.loader) if merge else tree
-        base = without_hydra(tree) if merge else None
-        self.compare(tree)
+        self.compare(tree, [each for values in self.keys.values() for each in values])
         for text, options in self.choices.items():
             for option in options[1:]:  # of later jobs
                 below = option.key_or_group.replace("/", ".") + "."
-                if any(name_of(key).startswith(below) for key in self.keys):
-                    self.compare(self.tree(self.choices | {text: [option]}), below, f" (With {option.input_line}.)")
+                if here := [each[0] for each in self.keys.values() if each[0].key_or_group.startswith(below)]:
+                    self.compare(self.choose(self.choices | {text: [option]}), here, f" (With {option.input_line}.)")
         unused = configs.unused_groups(tree, " ".join(line.keys)) if "task" in tree else []
-        for text in line.keys:
+        for text, values in typed.items():
             group = re.split("[./]", name_of(text))[0]
             if group in unused and not text.startswith("~"):  # it would change nothing
                 what = f"nothing in the config names ${{{group}}}; add {group}: ${{{group}}} to the YAML of the task"
                 self.mistakes.setdefault(text, f"{text}: {what}.")
+            if values[0].input_line != text and not line.multirun:
+                self.mistakes[text] = f"{text}: several values need -m; {QUOTE}."
         if not self.mistakes:
-            ConfigLoaderImpl._apply_overrides_to_config([values[0] for values in self.keys.values() if values], tree)
+            ConfigLoaderImpl._apply_overrides_to_config([values[0] for values in self.keys.values()], tree)
 
-        if "--cfg" in line.flags or "-c" in line.flags:  # what is shown of a sweep is its first job
-            line.keys = [str(values[0].input_line) for values in typed.values() if values]
+        if "--cfg" in line.flags:  # what is shown of a sweep is its first job
+            line.keys = [str(values[0].input_line) for values in typed.values()]
         of_hydra = [text for text in line.keys if re.match("hydra[./]", name_of(text))]
         tree.hydra.overrides.update(hydra=of_hydra, task=[text for text in line.keys if text not in of_hydra])
-        return Composed(tree, base, self.loader)
 
-    def tree(self, choices: Options) -> DictConfig:
+    def choose(self, choices: dict[str, list[Override]]) -> DictConfig:
         """What Hydra composes of the first option of each choice, with its own node."""
-        texts = [str(options[0].input_line) for options in choices.values() if options]
+        texts = [str(options[0].input_line) for options in choices.values()]
         return hydra.compose(self.line.config, texts, return_hydra_config=True)
 
     def values(self, text: str) -> list[Override]:
@@ -141,7 +134,7 @@ class Composition:
         except HydraException:
             override = None
         if override is None or not override.key_or_group:
-            self.mistakes[text] = keys.elsewhere(name_of(text)) or f"{text} cannot be read; {QUOTE}."
+            self.mistakes[text] = f"{text} cannot be read; {QUOTE}."
             return []
         if not override.is_sweep_override():
             return [override]
@@ -163,14 +156,14 @@ class Composition:
                 near = get_close_matches(name, known, 5, 0.5)
                 hint = f"; did you mean {near[0]}?" if near else "."
                 must = f"one of {', '.join(near or known[:9])} (--help has all); got `{option}`{hint}"
-                self.mistakes[text] = keys.elsewhere(f"{group}={option}") or f"`{group}` must be {must}"
+                self.mistakes[text] = f"`{group}` must be {must}"
         return text not in self.mistakes
 
-    def compare(self, tree: DictConfig, below: str = "", beside: str = "") -> None:
-        """Note what is wrong with keys, or those below a node, and their values in a tree."""
+    def compare(self, tree: DictConfig, typed: Iterable[Override], beside: str = "") -> None:
+        """Note what is wrong with keys and their values in a tree."""
         flat = keys.flatten(OmegaConf.to_container(without_hydra(tree), resolve=False))
-        for override in itertools.chain(*self.keys.values()):
-            if override.key_or_group.startswith(below) and (what := keys.mistake(override, flat, self.groups)):
+        for override in typed:
+            if what := keys.mistake(override, flat, self.groups):
                 self.mistakes.setdefault(str(override.input_line), what + beside)
 
 

@@ -4,35 +4,37 @@ import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
 from leyden import UserError, require
 from leyden.launch import cluster, overrides, ranks, sweeps
-from leyden.launch.keys import elsewhere
 from leyden.launch.line import Line, name_of, split, value_of
 from leyden.launch.overrides import Composed
 from leyden.run import configs, keys, paths
 from leyden.run.run import Run, Status
 
-SHOWS = ("--cfg", "-c", "--info", "-i", "--hydra-help", "--version", "--shell-completion", "-sc")  # nothing runs
+SHOWS = {"--cfg", "--info", "--hydra-help", "--version", "--shell-completion"}  # flags with which nothing runs
 ASKED = {  # overrides that are taken as they are typed
     "train": ("resume", "rerun", "sweep"),
     "eval": ("run",),
     "predict": ("run", "input", "output"),
     "export": ("run", "output"),
 }
-OWN_DIRECTORY = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "run_dir")
-OURS = r"\..*|config\.yaml|train\.log|rank\d+\.log"  # what a run leaves that was killed before its run.json
+TAKEN = {  # overrides that are the machine's own -> what to type
+    **dict.fromkeys(
+        ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "run_dir"), "log_dir=<folder> or name=<name>"
+    ),
+    "hydra.searchpath": "--config-dir <folder>",
+}
 NAME = r"(?![.-])(?!latest$)(?!.*\.ckpt$)[\w.+@-]{1,100}"  # of a run
 RESUME, RERUN, READ = "resume", "rerun", "run"  # what is typed before an old run: what it is wanted for
-GROUPS = {  # the groups that may then be typed, too; None: any of one part of the config
+GROUPS = {  # the groups that may then be typed, too
     RESUME: ("trainer", "logger", "profiler", "callbacks"),
-    RERUN: None,
+    RERUN: ("model", "data", "task", "optimizer", "scheduler", "trainer", "callbacks", "logger", "profiler", "hydra"),
     READ: ("trainer", "logger"),
 }
-WHOLE = ("experiment", "debug", "local", "search")  # groups that speak of the whole config
 PRECISION = ("precision", "deterministic", "benchmark")  # how a run's trainer makes numbers, in whatever evaluates it
 WATCHERS = {"gradients", "finite", "memory"}  # callbacks that only look
 
@@ -64,7 +66,7 @@ def plan(argv: list[str], config: str) -> Start:
     sweep = sweeps.go_on(line, asked["sweep"], logs) if "sweep" in asked else None
     found, run = composed(line, config, line.take("rerun") if sweep else asked, logs)
     forbid(line)
-    if not {*SHOWS}.isdisjoint(line.flags):
+    if SHOWS & line.flags.keys():
         return Start("show", line, found)
     tree, folder = found.tree, paths.in_project(found.tree.log_dir)
     if config in ("predict", "export") and (ranks.outside() or ranks.count(tree.trainer) > 1):
@@ -82,20 +84,15 @@ def plan(argv: list[str], config: str) -> Start:
 
 
 def composed(line: Line, config: str, asked: dict[str, str], logs: Path) -> tuple[Composed, Run | None]:
-    """The config of a command, and the old run that it starts from or goes on with.
-
-    Raises UserError: what is typed is wrong, or there is no such run.
-    """
+    """The config of a command, and the old run that it starts from or goes on with."""
     purpose = next((name for name in GROUPS if name in asked), "")
-    if purpose == RESUME and line.multirun:
-        raise UserError(f"resume={asked['resume']} goes on with one run; take -m out.")
     if not purpose and "run" in ASKED.get(config, ()):
-        answer = next(filter(None, (elsewhere(name_of(key)) for key in line.keys)), "")
-        raise UserError(answer or f"Which run? Type run=<directory, checkpoint or latest>; see {config}.py --help.")
+        raise UserError(f"Which run? Type run=<run>: a directory, checkpoint or latest; see {config}.py --help.")
     if not purpose:
         return overrides.compose(line, paths.CONF), None
     run = paths.find(asked[purpose], logs, unfinished=purpose == RESUME and not is_longer(line))
     if purpose == RESUME:
+        require(not line.multirun, "resume", "typed without -m, as it goes on with one run", asked[RESUME])
         run.check_free()
     found = stored_config(line, run.directory, purpose)
     if purpose == READ:
@@ -105,27 +102,24 @@ def composed(line: Line, config: str, asked: dict[str, str], logs: Path) -> tupl
 
 
 def stored_config(line: Line, directory: Path, purpose: str) -> Composed:
-    """The tree of a run with what is typed on top of it; what may be typed depends on the purpose.
-
-    Raises UserError: the run cannot be read, or what is typed does not go with it.
-    """
-    old, groups = configs.stored(directory), GROUPS[purpose]
+    """The tree of a run with what is typed on top of it; UserError for what does not go with the purpose."""
+    old = configs.stored(directory)
     chosen = [key for key in line.keys if (paths.CONF / name_of(key)).is_dir()]
     for key in chosen:
-        if name_of(key) in WHOLE or (groups and name_of(key) not in groups):
-            choice = ", ".join(groups or [f"any group but {', '.join(WHOLE)}"])
-            raise UserError(f"{key} cannot be chosen for a run that is there already; what can: {choice}.")
+        if name_of(key).split("/")[0] not in GROUPS[purpose]:
+            what = ", ".join(GROUPS[purpose])
+            raise UserError(f"{key} cannot be chosen for a run that is there already; what can: {what}.")
         if line.multirun and "," in key and "[" not in key:
             raise UserError(f"{key}: a sweep of an old run varies keys, not groups; take the comma out.")
 
-    def merge(composed: DictConfig, loader: Any) -> DictConfig:
+    def merge(composed: DictConfig) -> DictConfig:
         tree = old.copy()
         OmegaConf.set_struct(tree, False)
         if purpose == READ:
             evaluate(tree, composed)
         else:
             for key in chosen:
-                take_over(tree, composed, name_of(key), loader)
+                take_over(tree, composed, name_of(key))
             tree.update(resume=None, exact=True, init_from=tree.get("init_from"))  # unless it is typed again
         if purpose == RERUN:
             tree.update(name=None, rerun=str(directory), log_dir=composed.log_dir)
@@ -150,18 +144,16 @@ def evaluate(tree: DictConfig, composed: DictConfig) -> None:
         tree.model.weights = None
 
 
-def take_over(tree: DictConfig, composed: DictConfig, name: str, loader: Any) -> None:
+def take_over(tree: DictConfig, composed: DictConfig, group: str) -> None:
     """Put a typed group in the place of the run's; of a trainer what its file says, as epochs stay those of the run."""
-    dotted = name.replace("/", ".")
-    node = OmegaConf.select(composed, dotted)
-    if node is None:
-        tree.pop(name, None)
-        return
-    if name == "trainer":
-        file = loader.repository.load_config(f"trainer/{composed.hydra.runtime.choices.trainer}")
+    name = group.replace("/", ".")
+    node = OmegaConf.select(composed, name)
+    if group == "trainer":
+        repository = GlobalHydra.instance().config_loader().repository
+        file = repository.load_config(f"trainer/{composed.hydra.runtime.choices.trainer}")
         said = {*keys.PLACE, *(f"trainer.{key}" for key in file.config if file.defaults_list)}
         node = {key: node[key] for key in node if f"trainer.{key}" in said}
-    OmegaConf.update(tree, dotted, node, merge=name == "trainer", force_add=True)
+    OmegaConf.update(tree, name, node, merge=name == "trainer", force_add=True)
 
 
 def check_resumable(key: str, old: DictConfig, tree: DictConfig, directory: Path) -> None:
@@ -180,15 +172,14 @@ def check_resumable(key: str, old: DictConfig, tree: DictConfig, directory: Path
 def forbid(line: Line) -> None:
     """Raises UserError for what would make two runs share a directory, or cannot be both."""
     for key in line.keys:
-        name = name_of(key)
-        if name in OWN_DIRECTORY:
-            raise UserError(f"{key}: each run makes a directory of its own; type log_dir=<folder> or name=<name>.")
+        if (name := name_of(key)) in TAKEN:
+            raise UserError(f"{key}: the command sets this by itself; type {TAKEN[name]}.")
         if name == "name" and line.multirun:
             raise UserError(f"{key}: a sweep has many runs, which cannot share a name; take it or -m out.")
-        if name == "hydra.searchpath":
-            raise UserError(f"{key}: type --config-dir <folder> for configs from elsewhere.")
-    if len({"-m", "--multirun", *SHOWS}.intersection(line.flags)) > 1:
+    if len(({"--multirun"} | SHOWS) & line.flags.keys()) > 1:
         raise UserError("--cfg and --info show one run, one at a time; take -m or the other flag out.")
+    if line.multirun and ranks.outside():
+        raise UserError("torchrun and srun start one run; type python in their place, or -m hydra/launcher=slurm.")
 
 
 def is_longer(line: Line) -> bool:
@@ -199,7 +190,8 @@ def is_longer(line: Line) -> bool:
 def go_on_with_name(line: Line, run: Run, found: Composed) -> Start:
     """A command with name= that is typed again: it goes on, or starts where it was killed before its first step."""
     run.check_free()
-    foreign = [path.name for path in run.directory.iterdir() if not re.fullmatch(OURS, path.name)]
+    ours = r"\..*|config\.yaml|train\.log|rank\d+\.log"  # what a run leaves that was killed before its run.json
+    foreign = [path.name for path in run.directory.iterdir() if not re.fullmatch(ours, path.name)]
     if foreign and run.status == Status.UNKNOWN:
         raise UserError(f"{run.directory} holds {foreign[0]}, which is of no run; type another name.")
     if not run.begun and run.status != Status.FINISHED:
@@ -208,7 +200,8 @@ def go_on_with_name(line: Line, run: Run, found: Composed) -> Start:
     if apart := " ".join(sorted({*line.typed} ^ {*then})):
         do = f"type another name, or resume={run.directory}"
         raise UserError(f"{run.directory} was started with other overrides ({apart}); {do}.")
-    return going_on(line, run, found._replace(tree=configs.continued(run.directory, found.tree)))
+    found.tree = configs.continued(run.directory, found.tree)
+    return going_on(line, run, found)
 
 
 def going_on(line: Line, run: Run, found: Composed, asked: str = "", longer: bool = False) -> Start:

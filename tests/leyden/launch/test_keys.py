@@ -81,8 +81,7 @@ def test_values_that_fit(key, usual, value):
     ("key", "usual", "value", "words"),
     [("x", 1, 1.5, "whole number"), ("a.x", 1, True, "whole number"), ("a.x", 1.0, "b", "must be a number; got `b`"),
      ("a.x", True, 1, "true or false"), ("a.x", "b", [1], "text"), ("a.x", {"y": 1}, 2, "keys"),
-     ("a.x", [1], 2, "a list"), ("a.x", None, "", "type a.x=null"), ("a.x", {"y": "${z}"}, 2, "keys"),
-     ("a.x", 1, "\\${y}", "whole number")],
+     ("a.x", [1], 2, "a list"), ("a.x", {"y": "${z}"}, 2, "keys"),],
 )  # fmt: skip
 def test_values_that_do_not(key, usual, value, words):
     assert words in wrong_value(key, {key: usual}, value)
@@ -91,7 +90,7 @@ def test_values_that_do_not(key, usual, value, words):
 def test_a_constructor_says_what_else_it_takes(plant):
     flat = flatten({"part": {"_target_": "plant.leaf.Leaf", "width": 2, "veins": 3}})
     assert "whole number" in wrong_value("part.width", flat, 1.5) and wrong_value("part.veins", flat, 1.5) == ""
-    assert wrong("+part.width.more=1", flat) == "`part.width` is `2` and has no keys of its own."
+    assert wrong("+part.width.more=1", flat) == ""  # Hydra says it
     trainer = flatten({"_target_": "lightning.Trainer", "devices": 1, "deterministic": False, "fast_dev_run": False})
     trainer = {f"trainer.{key}": value for key, value in trainer.items()}
     for name, value in (("devices", "0,1"), ("deterministic", "warn"), ("fast_dev_run", 3)):

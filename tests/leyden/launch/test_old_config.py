@@ -67,7 +67,7 @@ def test_a_run_is_repeated_with_other_groups_and_keys(directory):
     tree = config(directory, plan.RERUN, "model=cnn", "model.channels=[4]", "seed=3")
     assert tree.model.channels == [4] and "hidden" not in tree.model and tree.optimizer.lr == 0.5 and tree.seed == 3
     assert tree.rerun == str(directory) and tree.name is None
-    with pytest.raises(UserError, match="any group but"):
+    with pytest.raises(UserError, match="what can: model"):
         config(directory, plan.RERUN, "experiment=digits_cnn")
 
 

@@ -19,7 +19,7 @@ CONF = paths.PROJECT / "conf"
 
 
 def check(*argv: str, config: str = "train", conf: Path = CONF, stored: DictConfig | None = None) -> DictConfig:
-    merge = stored and (lambda composed, _: with_hydra(stored, composed))
+    merge = stored and (lambda composed: with_hydra(stored, composed))
     return overrides.compose(split(list(argv), config), conf, merge).tree
 
 
@@ -61,7 +61,7 @@ MISTAKES = [
     ("epochs=3", "did you mean trainer.max_epochs?"),
     ("~logger", "logger=[]"),
     ("data.batchsize=3", "did you mean data.batch_size?"),
-    ("optimizer.lr=", "type optimizer.lr=null"),
+    ("optimizer.lr=", "must be a number"),
     ("model", "'key=[a,b]'"),
     ("note=a#b", "'key=\"a, b\"'"),
     ("optimizer.betas=0.8,0.9", "'key=[a,b]'"),

@@ -1,7 +1,6 @@
 """From argv to a running function."""
 
 import errno
-import itertools
 import os
 import secrets
 import shlex
@@ -23,9 +22,10 @@ from hydra.types import HydraContext
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from leyden import UserError
-from leyden.launch import cluster, overrides, ranks, sweeps
+from leyden import UserError, said
+from leyden.launch import cluster, ranks, sweeps
 from leyden.launch.line import answering, name_of, open_screens, show_help
+from leyden.launch.overrides import search_in
 from leyden.launch.plan import Start, plan
 from leyden.run import configs, paths
 from leyden.run.run import Run, Status
@@ -37,8 +37,8 @@ NO_SPACE = (errno.ENOSPC, errno.EACCES, errno.EPERM, errno.EROFS, errno.EDQUOT)
 def launch(function: Function, config: str) -> None:
     """Run one command: a mistake of the user's ends in a sentence and status 2, a signal in 128 + its number."""
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors through to here
-    path = [str(paths.PROJECT / "src"), os.environ.get("PYTHONPATH", "")]
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))  # for what Hydra's launchers start
+    path = filter(None, [str(paths.PROJECT / "src"), os.environ.get("PYTHONPATH")])
+    os.environ["PYTHONPATH"] = os.pathsep.join(path)  # for what Hydra's launchers start
     with answering():
         cluster.translate()
         if ranks.entered():
@@ -54,7 +54,7 @@ def launch(function: Function, config: str) -> None:
                 with cluster.awaited(), tidied(plan(sys.argv[1:], config)) as start:
                     {"run": single, "multirun": sweep, "show": show}[start.mode](function, start, config)
         except (OmegaConfBaseException, HydraException) as error:
-            raise UserError(f"The config does not fit together: {overrides.in_one_line(error).rstrip('.')}.") from error
+            raise UserError(f"The config does not fit together: {said(error)}.") from error
 
 
 @contextmanager
@@ -63,10 +63,10 @@ def tidied(start: Start) -> Iterator[Start]:
     try:
         yield start
     except OSError as error:
-        if error.errno in NO_SPACE:
-            where = error.filename or start.directory
-            raise UserError(f"{where} cannot be written ({error.strerror}); set log_dir=<folder>.") from error
-        raise
+        if error.errno not in NO_SPACE:
+            raise
+        where = error.filename or start.directory
+        raise UserError(f"{where} cannot be written ({error.strerror}); set log_dir=<folder>.") from error
     finally:
         stopped = start.mode == "multirun" and isinstance(sys.exc_info()[1], SystemExit)  # sweep= goes on with it
         if start.fresh and not stopped and not any(start.directory.rglob("run.json")):
@@ -90,31 +90,32 @@ def single(function: Function, start: Start, config: str) -> None:
 
 def show(function: Function, start: Start, config: str) -> None:
     """Let Hydra show its config."""
-    sys.argv[1:] = [*filter(None, itertools.chain(*start.line.flags.items())), *start.line.keys]
-    hydra.main(version_base="1.3", config_path=str(paths.CONF), config_name=start.line.config)(function)()
+    line, typed = start.config.line, start.config.choices | start.config.keys
+    flags = [word for flag in line.flags.items() for word in flag if word not in ("", "--multirun")]
+    sys.argv[1:] = flags + [str(values[0].input_line) for values in typed.values()]  # of a sweep the first job
+    hydra.main(version_base="1.3", config_path=str(paths.CONF), config_name=line.config)(function)()
 
 
 def sweep(function: Function, start: Start, config: str) -> None:
     """Run a sweep by its sweeper; its launcher composes each job, and nothing else is composed again."""
-    directory, tree, base, loader = start.directory, start.config.tree, start.config.base, start.config.loader
+    directory, found, node = start.directory, start.config, start.config.tree.hydra
+    typed: Any = OmegaConf.to_container(node.overrides.task)  # with its interpolations
     quoted = str(directory).replace("'", "\\'").replace("${", "\\${")
-    typed: Any = OmegaConf.to_container(tree.hydra.overrides.task)  # with its interpolations
-    of_jobs = [f"hydra.job.name={config}", "hydra/job_logging=none", f"hydra.sweep.dir='{quoted}'"]
-    with open_dict(tree):
-        tree.hydra.sweep.dir = configs.literal(str(directory))
-        tree.hydra.overrides.hydra.extend(of_jobs)
-        if tree.hydra.runtime.choices["hydra/sweeper"] == "basic":
-            tree.hydra.sweeper._target_ = "hydra_plugins.search.Grid"
-        if base is not None:  # the groups that are typed are in it
+    with open_dict(node):
+        node.sweep.dir = configs.literal(str(directory))
+        node.overrides.hydra += [f"hydra.job.name={config}", "hydra/job_logging=none", f"hydra.sweep.dir='{quoted}'"]
+        if node.runtime.choices["hydra/sweeper"] == "basic":
+            node.sweeper._target_ = "hydra_plugins.search.Grid"
+        if found.base is not None:  # the groups that are typed are in it
             (directory / ".hydra").mkdir(exist_ok=True)
-            OmegaConf.save(base, directory / ".hydra" / "primary.yaml")
-            overrides.search_in(loader, directory / ".hydra")
-            tree.hydra.job.config_name = "primary"
+            OmegaConf.save(found.base, directory / ".hydra" / "primary.yaml")
+            search_in(found.loader, directory / ".hydra")
+            node.job.config_name = "primary"
             typed = [key for key in typed if not (paths.CONF / name_of(key)).is_dir()]
-    context = HydraContext(config_loader=loader, callbacks=Callbacks(tree))
+    context = HydraContext(config_loader=found.loader, callbacks=Callbacks(found.tree))
     job = partial(start_job, function, ranks.script(function))  # which is not known where a launcher has pickled it
-    sweeper = Plugins.instance().instantiate_sweeper(hydra_context=context, task_function=job, config=tree)
-    with sweeps.kept(directory, start.line):
+    sweeper = Plugins.instance().instantiate_sweeper(hydra_context=context, task_function=job, config=found.tree)
+    with sweeps.kept(directory, found.line):
         sweeper.sweep(typed)
 
 

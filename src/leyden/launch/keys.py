@@ -35,8 +35,8 @@ def elsewhere(typed: str, config: str) -> str:
     text = re.sub(r"^[+~]+|[\[\]]", "", typed)
     for pattern, here in ELSEWHERE.items():
         if match := re.match(rf"(?i:{pattern})(?==|$)", text):
-            what = match.expand(here if config == "train" else here.replace("resume=", "run="))
-            return f"`{match[0]}` is not known here; type {what}."
+            what = here.replace("resume=", "run=") if config in ("eval", "predict", "export") else here
+            return f"`{match[0]}` is not known here; type {match.expand(what)}."
     return ""
 
 
@@ -57,39 +57,30 @@ def mistake(override: Any, flat: dict[str, Any], groups: dict[str, list[str]]) -
         return wrong_value(key, flat, value)
     if answer := elsewhere(text, "train"):  # although a constructor may take it
         return answer
-    group, _, rest = key.partition(".")
-    name, chosen = rest.partition(".")[0], [each for each in groups.get(group, ()) if f"{group}.{each}" in flat]
-    parent = next((each for each in parents(key) if each in flat), "")
-    listed = group in LISTS and parent in ("", group)
-    if listed and name in groups.get(group, ()):
+    group, name = [*key.split("."), ""][:2]
+    new = group in LISTS and f"{group}.{name}" not in flat
+    if new and name in groups.get(group, ()):
+        chosen = [each for each in groups[group] if f"{group}.{each}" in flat]
         return f"`{group}.{name}` is not chosen; type '{group}=[{','.join([*chosen, name])}]'."
 
-    # what may be added: a callback or logger, what the constructor takes, a part; inside an argument there is any data
-    target, argument = flat.get(f"{parent}._target_"), key.removeprefix(f"{parent}.").partition(".")[0]
-    arguments = constructor(str(target)) if target else None if "." in parent or parent == "facts" else {}
+    # what may be added: a callback or logger, a fact, a part, and what the constructor takes
+    owner, argument, takes = constructed(key, flat)
     part = isinstance(value, dict) and "_target_" in value
-    free = listed or part or arguments is None or argument in arguments or argument.startswith("_")
+    free = new or part or group == "facts" or takes is None or argument in takes or argument.startswith("_")
     if free and text.startswith("+"):
         return ""
-    known = {*flat, *groups, *(f"{parent}.{each}" for each in arguments or ())} - {parent, key}
-    near = nearest(key, sorted(known))
-    hint = f"; did you mean {' or '.join(near)}?" if near else "."
-    hint += f" To add it, type +{text}." if free and not override.is_delete() else ""
-    return f"`{key}` is not in the config (--cfg job{f' -p {group}' if parent else ''} prints it){hint}"
+    known = {*flat, *groups, *(f"{owner}.{each}" for each in takes or ())} - {key}
+    add = f" To add it, type +{text}." if free and not override.is_delete() else ""
+    near = "." if add and takes else hint(key, sorted(known))
+    return f"`{key}` is not in the config (--cfg job prints it){near}{add}"
 
 
-def parents(key: str) -> list[str]:
-    """The keys that a key lies in, the nearest first."""
-    parts = key.split(".")
-    return [".".join(parts[:count]) for count in range(len(parts) - 1, 0, -1)]
-
-
-def nearest(key: str, known: list[str]) -> list[str]:
-    """The key most like this one, or else at most five whose last part is like its last."""
-    if near := get_close_matches(key, known, 1, 0.75):
-        return near
+def hint(key: str, known: list[str]) -> str:
+    """The end of a sentence: the key most like this one, or at most five whose last part is like its last."""
+    near = get_close_matches(key, known, 1, 0.75)
     last = get_close_matches(key.rpartition(".")[2], {other.rpartition(".")[2] for other in known}, 5, 0.75)
-    return [other for other in known if other.rpartition(".")[2] in last][:5]
+    near = near or [other for other in known if other.rpartition(".")[2] in last][:5]
+    return f"; did you mean {' or '.join(near)}?" if near else "."
 
 
 def wrong_value(key: str, flat: dict[str, Any], value: Any) -> str:
@@ -97,9 +88,8 @@ def wrong_value(key: str, flat: dict[str, Any], value: Any) -> str:
     usual, built = flat[key], isinstance(value, dict) and "_target_" in value
     if None in (usual, value) or built or any(isinstance(each, str) and "${" in each for each in (usual, value)):
         return ""
-    owner = next((each for each in parents(key) if f"{each}._target_" in flat), "")
-    name = key.removeprefix(f"{owner}.").partition(".")[0]
-    annotation = (constructor(str(flat[f"{owner}._target_"])) or {}).get(name, "float") if owner else ""
+    owner, argument, takes = constructed(key, flat)
+    annotation = (takes or {}).get(argument, "float") if owner else ""
     words = set(re.findall(r"\w+", annotation))
     if annotation and (not words & {*TYPES, "dict"} or re.search(r"\b_", annotation)):
         return ""  # a tensor, or an alias: the constructor alone knows
@@ -109,6 +99,16 @@ def wrong_value(key: str, flat: dict[str, Any], value: Any) -> str:
         return ""
     must = [say for name, say in TYPES.items() if name in kinds]
     return f"`{key}` must be {' or '.join(must) or 'keys with values'}; got `{value}`."
+
+
+def constructed(key: str, flat: dict[str, Any]) -> tuple[str, str, dict[str, str] | None]:
+    """The node with a constructor that a key lies in, the argument that it belongs to, and what may be passed."""
+    parts = key.split(".")
+    for count in range(len(parts) - 1, 0, -1):
+        owner = ".".join(parts[:count])
+        if f"{owner}._target_" in flat:
+            return owner, parts[count], constructor(str(flat[f"{owner}._target_"]))
+    return "", "", {}
 
 
 @functools.cache

@@ -1,8 +1,8 @@
 """The overrides of a command line; misspelt keys, unknown options and wrong types end here, before torch is there."""
 
+import itertools
 import re
-from collections.abc import Callable, Iterable
-from difflib import get_close_matches
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +18,19 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from leyden import UserError, require
+from leyden import UserError, listed, require, said
 from leyden.launch import keys
 from leyden.launch.line import Line, name_of
 from leyden.run import configs
 
 QUOTE = "a list is 'key=[a,b]', a text with other signs than letters and digits 'key=\"a, b\"'"
 GLOBAL = ("local", "experiment", "debug")  # groups whose files speak of the whole tree
-ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError)  # of Hydra about a config
+Options = dict[str, list[Override]]  # what is typed -> its values, in a sweep several
 Merge = Callable[[DictConfig], DictConfig]  # puts the config of an old run in place of the composed one
 
 
 def compose(line: Line, conf: Path, merge: Merge | None = None) -> "Composed":
-    """The config of a command line; of a sweep, that of the first job. Where a YAML asks for it, `multirun` is set.
+    """The config of a command line; of a sweep, that of the first job. `line.multirun` is set where a YAML asks for it.
 
     Raises UserError, with a line for each mistake.
     """
@@ -40,18 +40,13 @@ def compose(line: Line, conf: Path, merge: Merge | None = None) -> "Composed":
         found = Composed(line)
         try:
             found.compose(merge)
-        except ERRORS as error:
-            found.mistakes["config"] = f"The config {line.config} cannot be composed: {in_one_line(error)}"
+        except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
+            what = re.split(r"\W+(?:Check that|Config search|Search path)", said(error.__cause__ or error))[0]
+            found.mistakes["config"] = f"The config {line.config} cannot be composed: {what}."
     if found.mistakes:
-        said = [keys.elsewhere(text, line.config) or what for text, what in found.mistakes.items()]
-        raise UserError("\n".join(dict.fromkeys(said)))
+        lines = [keys.elsewhere(text, line.config) or what for text, what in found.mistakes.items()]
+        raise UserError("\n".join(dict.fromkeys(lines)))
     return found
-
-
-def in_one_line(error: Exception) -> str:
-    """What Hydra says, without its advice."""
-    text = re.split("To append|Either remove|(?:Config s|S)earch path", str(error))[0]
-    return " ".join(f"{text} {error.__cause__ or ''}".split())
 
 
 def search_in(loader: Any, folder: str | Path) -> None:
@@ -61,11 +56,15 @@ def search_in(loader: Any, folder: str | Path) -> None:
     loader.repository.initialize_sources(path)
 
 
-class Composed:
-    """What is typed, in the configs that Hydra finds.
+def without_hydra(tree: DictConfig) -> DictConfig:
+    return OmegaConf.create({key: node for key, node in tree.items_ex(resolve=False) if key != "hydra"})
 
-    `tree`: with Hydra's node. `base`: without it and what is typed of keys, where an old run is in it.
-    `choices` and `keys`: what is typed of groups and of keys -> its values. `mistakes`: what is typed -> a sentence.
+
+class Composed:
+    """A command line in the configs that Hydra finds.
+
+    `tree` has Hydra's node. `base`, where an old run is in it, has neither that nor the typed `keys`, but the typed
+    `choices` of groups. `mistakes`: what is typed -> a sentence.
     """
 
     tree: DictConfig
@@ -79,35 +78,34 @@ class Composed:
         self.parser: Any = OverridesParser.create(config_loader=self.loader)
         groups = self.loader.repository.get_group_options("", ObjectType.GROUP)
         self.groups = {group: self.options(group) for group in groups}
-        self.choices, self.keys = dict[str, list[Override]](), dict[str, list[Override]]()
+        self.choices, self.keys = Options(), Options()
         for text in line.keys:
             values = self.values(text)
-            if values and self.options(values[0].key_or_group) and not isinstance(values[0].value(), dict):
-                values = [each for each in values if self.is_option(each)]
-                self.choices |= {text: values} if values else {}
-            elif values:
-                self.keys[text] = values
+            chooses = values and self.options(values[0].key_or_group) and not isinstance(values[0].value(), dict)
+            if good := [each for each in values if not chooses or self.is_option(each)]:
+                (self.choices if chooses else self.keys)[text] = good
 
     def compose(self, merge: Merge | None) -> None:
-        """Make the tree with all overrides, if nothing is mistaken."""
-        line, typed = self.line, self.choices | self.keys
-        tree = self.tree = self.choose(self.choices)
+        """Make the tree; the typed keys are in it if nothing is mistaken."""
+        line, tree = self.line, self.choose(self.choices)
         line.multirun |= tree.hydra.mode == RunMode.MULTIRUN
         for group in GLOBAL:
             if isinstance(tree.get(group), DictConfig):
                 self.mistakes[group] = f"conf/{group}: its file needs the first line '# @package _global_'."
         if merge:
-            tree = self.tree = merge(tree)
+            tree = merge(tree)
             self.base = without_hydra(tree)
 
-        self.compare(tree, [each for values in self.keys.values() for each in values])
-        for text, options in self.choices.items():
-            for option in options[1:]:  # of later jobs
-                below = option.key_or_group.replace("/", ".") + "."
-                if here := [each[0] for each in self.keys.values() if each[0].key_or_group.startswith(below)]:
-                    self.compare(self.choose(self.choices | {text: [option]}), here, f" (With {option.input_line}.)")
+        flat = keys.flatten(OmegaConf.to_container(without_hydra(tree), resolve=False))
+        for override in itertools.chain(*self.keys.values()):
+            if what := keys.mistake(override, flat, self.groups):
+                self.mistakes[str(override.input_line)] = what
+        for text, options in self.choices.items() if not self.mistakes else ():
+            below = name_of(text).replace("/", ".") + "."
+            for option in options[1:] if any(name_of(key).startswith(below) for key in self.keys) else ():
+                self.choose(self.choices | {text: [option]} | self.keys)  # so that no later job lacks a key
         unused = configs.unused_groups(tree, " ".join(line.keys)) if "task" in tree else []
-        for text, values in typed.items():
+        for text, values in (self.choices | self.keys).items():
             group = re.split("[./]", name_of(text))[0]
             if group in unused and not text.startswith("~"):  # it would change nothing
                 what = f"nothing in the config names ${{{group}}}; add {group}: ${{{group}}} to the YAML of the task"
@@ -116,15 +114,13 @@ class Composed:
                 self.mistakes[text] = f"{text}: several values need -m; {QUOTE}."
         if not self.mistakes:
             ConfigLoaderImpl._apply_overrides_to_config([values[0] for values in self.keys.values()], tree)
-
-        if "--cfg" in line.flags:  # what is shown of a sweep is its first job
-            line.keys = [str(values[0].input_line) for values in typed.values()]
         of_hydra = [text for text in line.keys if re.match("hydra[./]", name_of(text))]
         tree.hydra.overrides.update(hydra=of_hydra, task=[text for text in line.keys if text not in of_hydra])
+        self.tree = tree
 
-    def choose(self, choices: dict[str, list[Override]]) -> DictConfig:
-        """What Hydra composes of the first option of each choice, with its own node."""
-        texts = [str(options[0].input_line) for options in choices.values()]
+    def choose(self, typed: Options) -> DictConfig:
+        """What Hydra composes of the first value of each override, with its own node."""
+        texts = [str(values[0].input_line) for values in typed.values()]
         return hydra.compose(self.line.config, texts, return_hydra_config=True)
 
     def values(self, text: str) -> list[Override]:
@@ -148,24 +144,11 @@ class Composed:
     def is_option(self, choice: Override) -> bool:
         """Whether a group has the option that is chosen, or all that are; if not, it is noted."""
         text, group, value = str(choice.input_line), choice.key_or_group, choice.value()
-        many = group in keys.LISTS
-        chosen = value if many and isinstance(value, list) else [value]
-        for option in chosen if many or not choice.is_delete() else ():
+        if choice.is_delete() and group not in keys.LISTS:
+            return True
+        for option in value if group in keys.LISTS and isinstance(value, list) else [value]:
             folder, _, name = f"{group}/{option}".rpartition("/")
             if name not in (known := self.options(folder)):
-                near = get_close_matches(name, known, 5, 0.5)
-                hint = f"; did you mean {near[0]}?" if near else "."
-                must = f"one of {', '.join(near or known[:9])} (--help has all); got `{option}`{hint}"
+                must = f"one of {listed(known)} (--help has all); got `{option}`{keys.hint(name, known)}"
                 self.mistakes[text] = f"`{group}` must be {must}"
         return text not in self.mistakes
-
-    def compare(self, tree: DictConfig, typed: Iterable[Override], beside: str = "") -> None:
-        """Note what is wrong with keys and their values in a tree."""
-        flat = keys.flatten(OmegaConf.to_container(without_hydra(tree), resolve=False))
-        for override in typed:
-            if what := keys.mistake(override, flat, self.groups):
-                self.mistakes.setdefault(str(override.input_line), what + beside)
-
-
-def without_hydra(tree: DictConfig) -> DictConfig:
-    return OmegaConf.create({key: node for key, node in tree.items_ex(resolve=False) if key != "hydra"})

@@ -5,7 +5,7 @@ import sys
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from leyden.launch.keys import constructor, flatten, mistake, nearest, wrong_value
+from leyden.launch.keys import constructor, flatten, hint, mistake, wrong_value
 from leyden.run.keys import direction, role
 
 SOURCE = {
@@ -54,9 +54,9 @@ def test_arguments_are_read_from_the_source(plant, target, names):
 
 def test_an_argument_that_is_not_in_the_yaml_takes_a_plus(plant):
     flat = flatten(
-        {"part": {"_target_": "plant.leaf.Leaf", "width": 2, "options": {"shape": "round"}}, "plain": {"x": 1}}
+        {"part": {"_target_": "plant.leaf.Leaf", "width": 2, "colour": {"shape": "round"}}, "plain": {"x": 1}}
     )
-    assert wrong("+part.veins=1", flat) == wrong("+part.options.edge=1", flat) == ""
+    assert wrong("+part.veins=1", flat) == wrong("+part.colour.edge=1", flat) == ""
     assert "type +part.veins=1" in wrong("part.veins=1", flat)
     assert "did you mean part.veins?" in wrong("+part.vains=1", flat)
     assert "`plain.y` is not in" in wrong("+plain.y=1", flat) and "`new` is not in" in wrong("+new=1", flat)
@@ -115,7 +115,7 @@ def test_the_nearest_key_is_a_whole_or_a_last_part():
         ("trainre.x", known[:1]),
         ("foo", []),
     ):
-        assert nearest(key, known) == near
+        assert hint(key, known) == (f"; did you mean {' or '.join(near)}?" if near else ".")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A command line: its overrides, Hydra's own flags, the text of --help, and the screen that all of it is said on."""
+"""A command line: its overrides, Hydra's own flags, the text of --help, and the screen."""
 
 import io
 import re
@@ -13,31 +13,31 @@ from typing import Any
 from leyden import UserError, require
 from leyden.launch import keys
 
-# Hydra's own flags: those that stand alone, those that a value follows, and both by their initials, such as -cn.
+# Hydra's own flags: those without a value, those with one, and all by their initials, such as -cn
 ALONE = ("--help", "--hydra-help", "--version", "--resolve", "--multirun")
-FOLLOWED = ("--cfg", "--info", "--package", "--config-name", "--config-dir", "--shell-completion")
-SHORT = {"-" + "".join(re.findall(r"-(\w)", flag)): flag for flag in ALONE + FOLLOWED}
+VALUED = ("--cfg", "--info", "--package", "--config-name", "--config-dir", "--shell-completion")
+SHORT = {"-" + "".join(re.findall(r"-(\w)", flag)): flag for flag in ALONE + VALUED}
 
 
 @dataclass
 class Line:
-    """A command line, split."""
+    """A command line, split. `keys`: its overrides, `typed`: with those that were taken out; `flags`: Hydra's own."""
 
     config: str  # the primary config's name
-    keys: list[str] = field(default_factory=list)  # overrides, in order: key=value, +key=value, ++key=value, ~key
-    flags: dict[str, str] = field(default_factory=dict)  # Hydra's own flags, by their long names -> their values
+    keys: list[str] = field(default_factory=list)
+    flags: dict[str, str] = field(default_factory=dict)  # by their long names -> their values
     multirun: bool = False
-    typed: list[str] = field(default_factory=list)  # the overrides before any was taken out
+    typed: list[str] = field(default_factory=list)
 
     def take(self, *names: str) -> dict[str, str]:
         """Remove the plain overrides of these names; returns their values."""
-        taken = [key for key in self.keys if "=" in key and key.partition("=")[0] in names]
+        taken = [key for key in self.keys if key.startswith(tuple(f"{name}=" for name in names))]
         self.keys = [key for key in self.keys if key not in taken]
         return {name_of(key): value_of(key) for key in taken}
 
 
 def split(argv: list[str], config: str) -> Line:
-    """Overrides and flags of `sys.argv[1:]`; UserError where there is no such flag, or its value is missing."""
+    """Raises UserError where there is no such flag, or its value is missing."""
     line, tokens = Line(config), iter(argv)
     for token in tokens:
         if not token.startswith("-"):
@@ -46,7 +46,7 @@ def split(argv: list[str], config: str) -> Line:
         flag, _, value = token.partition("=")
         flag = SHORT.get(flag, flag)
         value = "" if flag in ALONE else value or next(tokens, "")
-        if flag not in ALONE + FOLLOWED:
+        if flag not in ALONE + VALUED:
             key = f"{flag.lstrip('-')}={value or '<value>'}"
             raise UserError(keys.elsewhere(key, config) or f"`{flag}` is no flag; keys are typed as in {key}.")
         require(flag in ALONE or value != "", flag, "followed by a value", value)
@@ -68,21 +68,21 @@ def value_of(override: str) -> str:
 
 
 def show_help(config: str, conf: Path) -> str:
-    """What can be typed after `python src/<config>.py`: groups with their options, and keys with their comments."""
+    """What can be typed: groups with their options, and keys with their comments."""
     text = (conf / f"{config}.yaml").read_text(encoding="utf-8")
-    for name in re.findall(r"^  - (?!_self_)(\w+)$", text, re.M):  # configs that it inherits from
+    for name in re.findall(r"^  - (?!_self_)(\w+)$", text, re.M):  # inherited configs
         text = (conf / f"{name}.yaml").read_text(encoding="utf-8") + "\n" + text
     lines = [f"Usage: python src/{config}.py [group=option ...] [key=value ...]", "", "Groups"]
-    for folder in sorted(path.relative_to(conf) for path in conf.rglob("*") if path.is_dir()):
+    for folder in sorted(path.relative_to(conf) for path in conf.rglob("*/")):
         options = " ".join(sorted(file.stem for file in (conf / folder).glob("[!_]*.yaml")))
         if re.search(rf"^  - (optional )?{folder.parts[0]}:", text, re.M):
             lines += textwrap.wrap(f"{folder.as_posix():<14}{options}", 100, subsequent_indent=" " * 14)
-    keys = "The config: usual choices and keys, typed as in checkpoint.monitor=val/loss; --cfg job shows all of it"
+    keys = "Usual choices and keys, typed as in checkpoint.monitor=val/loss; --cfg job shows the whole config"
     return "\n".join([*lines, "", keys, "", text])
 
 
 class Pipe(io.FileIO):
-    """What a process writes to; nothing is heard of a reader that has gone, as `| head` does."""
+    """A stream whose reader may go, as that of `| head` does."""
 
     def write(self, data: Any) -> int:
         try:
@@ -92,7 +92,7 @@ class Pipe(io.FileIO):
 
 
 def open_screens() -> None:
-    """Let stdout and stderr of this process show `?` for a letter that they lack, and outlive their readers."""
+    """Let stdout and stderr show `?` for a letter that they lack, and outlive their readers."""
     for name in ("stdout", "stderr"):
         stream: Any = getattr(sys, name)
         if stream is None or stream is not getattr(sys, f"__{name}__"):  # somebody else's, or done before
@@ -105,7 +105,7 @@ def open_screens() -> None:
 
 @contextmanager
 def answering() -> Iterator[None]:
-    """What every script does for what it says: a mistake of the user's ends in its sentence and its status."""
+    """Let a mistake of the user's end in its sentence and its status."""
     open_screens()
     try:
         yield

@@ -41,7 +41,7 @@ def compose(line: Line, conf: Path, merge: Merge | None = None) -> "Composed":
         try:
             found.compose(merge)
         except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
-            what = re.split(r"\W+(?:Check that|Config search|Search path)", said(error.__cause__ or error))[0]
+            what = re.split(r"[.\s]+(?:Check that|Config search|Search path)", said(error.__cause__ or error))[0]
             found.mistakes["config"] = f"The config {line.config} cannot be composed: {what}."
     if found.mistakes:
         lines = [keys.elsewhere(text, line.config) or what for text, what in found.mistakes.items()]
@@ -76,8 +76,6 @@ class Composed:
         if "--config-dir" in line.flags:
             search_in(self.loader, line.flags["--config-dir"])
         self.parser: Any = OverridesParser.create(config_loader=self.loader)
-        groups = self.loader.repository.get_group_options("", ObjectType.GROUP)
-        self.groups = {group: self.options(group) for group in groups}
         self.choices, self.keys = Options(), Options()
         for text in line.keys:
             values = self.values(text)
@@ -97,8 +95,10 @@ class Composed:
             self.base = without_hydra(tree)
 
         flat = keys.flatten(OmegaConf.to_container(without_hydra(tree), resolve=False))
+        names = self.loader.repository.get_group_options("", ObjectType.GROUP)
+        groups = {group: self.options(group) for group in names}
         for override in itertools.chain(*self.keys.values()):
-            if what := keys.mistake(override, flat, self.groups):
+            if what := keys.mistake(override, flat, groups):
                 self.mistakes[str(override.input_line)] = what
         for text, options in self.choices.items() if not self.mistakes else ():
             below = name_of(text).replace("/", ".") + "."
@@ -127,16 +127,14 @@ class Composed:
         """Each value of a sweep, the start of an interval, or the one value; none: it cannot be read."""
         try:
             override = self.parser.parse_overrides([text])[0]
+            if not override.is_sweep_override():
+                return [override]
+            interval = override.is_interval_sweep()
+            texts = [f"{override.value().start:.15g}"] if interval else override.sweep_string_iterator()
+            return self.parser.parse_overrides([f"{override.get_key_element()}={value}" for value in texts])
         except HydraException:
-            override = None
-        if override is None or not override.key_or_group:
             self.mistakes[text] = f"{text} cannot be read; {QUOTE}."
             return []
-        if not override.is_sweep_override():
-            return [override]
-        interval = override.is_interval_sweep()
-        texts = [f"{override.value().start:.15g}"] if interval else override.sweep_string_iterator()
-        return [each for value in texts for each in self.values(f"{override.get_key_element()}={value}")]
 
     def options(self, group: str) -> list[str]:
         return [name for name in self.loader.repository.get_group_options(group) if not name.startswith("_")]

@@ -5,7 +5,6 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
 from leyden import UserError, require
@@ -96,18 +95,17 @@ def stored_config(line: Line, run: Run, purpose: str, asked: dict[str, str]) -> 
     for key in chosen:
         if name_of(key).split("/")[0] not in GROUPS[purpose]:
             what = ", ".join(GROUPS[purpose])
-            raise UserError(f"{key} cannot be chosen for a run that is there already; what can: {what}.")
+            raise UserError(f"{key} cannot be chosen for a run that exists; what can: {what}.")
 
     def merge(composed: DictConfig) -> DictConfig:
         tree = old.copy()
-        OmegaConf.set_struct(tree, False)
         if purpose == "run":
             evaluate(tree, composed)
             tree.update({name: configs.literal(value) for name, value in asked.items()})
             tree.run = str(run.checkpoint(asked["run"]))
         else:
             for key in chosen:
-                take_over(tree, composed, name_of(key))
+                take_over(tree, composed, name_of(key).replace("/", "."))
             tree.update(resume=None, exact=True, init_from=tree.get("init_from"))  # unless it is typed again
         if purpose == "rerun":
             tree.update(name=None, rerun=str(run.directory), log_dir=composed.log_dir)
@@ -135,15 +133,9 @@ def evaluate(tree: DictConfig, composed: DictConfig) -> None:
 
 
 def take_over(tree: DictConfig, composed: DictConfig, group: str) -> None:
-    """Put a typed group in the place of the run's; of a trainer what its file says, as epochs stay those of the run."""
-    name = group.replace("/", ".")
-    node = OmegaConf.select(composed, name)
-    if name == "trainer":
-        repository = GlobalHydra.instance().config_loader().repository
-        file = repository.load_config(f"trainer/{composed.hydra.runtime.choices.trainer}")
-        said = {*keys.PLACE, *(f"trainer.{key}" for key in file.config if file.defaults_list)}
-        node = {key: node[key] for key in node if f"trainer.{key}" in said}
-    OmegaConf.update(tree, name, node, merge=name == "trainer", force_add=True)
+    """Put a typed group in the place of the run's; a trainer says where to compute, as epochs stay those of the run."""
+    for key in [key for key in keys.PLACE if key.startswith(f"{group}.")] or [group]:
+        OmegaConf.update(tree, key, OmegaConf.select(composed, key), merge=False, force_add=True)
 
 
 def check_resumable(key: str, old: DictConfig, tree: DictConfig, run: Run) -> None:

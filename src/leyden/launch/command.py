@@ -65,7 +65,7 @@ def launch(function: Function, config: str) -> None:
 
 @contextmanager
 def tidied(start: Start) -> Iterator[Start]:
-    """Take the directory of a command away again where nothing has begun in it."""
+    """Take the directory of a command away where nothing has begun in it."""
     try:
         yield start
     finally:
@@ -97,7 +97,7 @@ def show(function: Function, start: Start, config: str) -> None:
 
 
 def sweep(function: Function, start: Start, config: str) -> None:
-    """Run a sweep by its sweeper; its launcher composes each job, and nothing else is composed again."""
+    """Run a sweep by its sweeper, whose launcher composes each job."""
     directory, found, node = start.directory, start.config, start.config.tree.hydra
     typed: Any = OmegaConf.to_container(node.overrides.task)  # with its interpolations
     quoted = str(directory).replace("'", "\\'").replace("${", "\\${")

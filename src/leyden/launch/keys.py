@@ -1,4 +1,4 @@
-"""One key of a command line: whether it is in the composed tree, and whether its value is of the right type."""
+"""One key of a command line: whether it is in the config, and whether its value is of the right type."""
 
 import ast
 import functools
@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-LISTS = ("callbacks", "logger")  # groups of which several options may be chosen, with names that are free
+LISTS = ("callbacks", "logger")  # groups of which several options may be chosen
 TYPES = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text", "list": "a list"}
 ELSEWHERE = {  # what other templates call it, as a pattern -> what to type here
     "ckpt_path": "resume=<run>",
@@ -49,7 +49,7 @@ def flatten(node: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def mistake(override: Any, flat: dict[str, Any], groups: dict[str, list[str]]) -> str:
-    """What is wrong with an override of Hydra's, or nothing; of its own keys it says that itself."""
+    """What is wrong with an override, or nothing; of Hydra's own keys it says that itself."""
     text, key, value = str(override.input_line), override.key_or_group, override.value()
     if override.is_hydra_override() or (key in flat and override.is_delete()):
         return ""
@@ -76,7 +76,7 @@ def mistake(override: Any, flat: dict[str, Any], groups: dict[str, list[str]]) -
 
 
 def hint(key: str, known: list[str]) -> str:
-    """The end of a sentence: the key most like this one, or at most five whose last part is like its last."""
+    """The end of a sentence: the key most like this one, or up to five whose last part is like its last."""
     near = get_close_matches(key, known, 1, 0.75)
     last = get_close_matches(key.rpartition(".")[2], {other.rpartition(".")[2] for other in known}, 5, 0.75)
     near = near or [other for other in known if other.rpartition(".")[2] in last][:5]
@@ -84,7 +84,7 @@ def hint(key: str, known: list[str]) -> str:
 
 
 def wrong_value(key: str, flat: dict[str, Any], value: Any) -> str:
-    """What is wrong with the type of a value, or nothing; whether it is in range, its constructor says."""
+    """What is wrong with the type of a value, or nothing."""
     usual, built = flat[key], isinstance(value, dict) and "_target_" in value
     if None in (usual, value) or built or any(isinstance(each, str) and "${" in each for each in (usual, value)):
         return ""
@@ -102,7 +102,7 @@ def wrong_value(key: str, flat: dict[str, Any], value: Any) -> str:
 
 
 def constructed(key: str, flat: dict[str, Any]) -> tuple[str, str, dict[str, str] | None]:
-    """The node with a constructor that a key lies in, the argument that it belongs to, and what may be passed."""
+    """The node with a constructor that a key lies in, the key's argument there, and all arguments."""
     parts = key.split(".")
     for count in range(len(parts) - 1, 0, -1):
         owner = ".".join(parts[:count])
@@ -113,7 +113,7 @@ def constructed(key: str, flat: dict[str, Any]) -> tuple[str, str, dict[str, str
 
 @functools.cache
 def constructor(target: str) -> dict[str, str] | None:
-    """The arguments of a class or function a.b.Name and their types, read from its source; None: any, or no source."""
+    """The arguments of a class or function and their types, read from its source; None: any, or no source."""
     module, _, name = target.rpartition(".")
     places = [Path(folder, *module.split(".")) for folder in sys.path if module]
     files = [file for place in places for file in (place.with_suffix(".py"), place / "__init__.py") if file.is_file()]
@@ -124,11 +124,11 @@ def constructor(target: str) -> dict[str, str] | None:
             continue
         functions = [part for part in ast.walk(node) if isinstance(part, ast.FunctionDef)]
         init = next((part.args for part in functions if part.name in ("__init__", name)), None)
-        taken = init.args + init.kwonlyargs if init else []
-        own = {each.arg: ast.unparse(each.annotation or ast.Name("float")) for each in taken if each.arg != "self"}
+        own = init.args + init.kwonlyargs if init else []
+        types = {each.arg: ast.unparse(each.annotation or ast.Name("float")) for each in own if each.arg != "self"}
         if init and not init.kwarg:
-            return own
+            return types
         bases = getattr(node, "bases", [])  # one takes what **rest hands on, or all where there is no __init__
         inherited = constructor(f"{module}.{ast.unparse(bases[0])}") if len(bases) == 1 else None
-        return None if inherited is None else inherited | own
+        return None if inherited is None else inherited | types
     return None

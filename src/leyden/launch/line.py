@@ -21,11 +21,11 @@ SHORT = {"-" + "".join(re.findall(r"-(\w)", flag)): flag for flag in ALONE + VAL
 
 @dataclass
 class Line:
-    """A command line, split. `keys`: its overrides, `typed`: with those that were taken out; `flags`: Hydra's own."""
+    """A command line, split. `keys`: its overrides, `typed`: with those that were taken out."""
 
-    config: str  # the primary config's name
+    config: str
     keys: list[str] = field(default_factory=list)
-    flags: dict[str, str] = field(default_factory=dict)  # by their long names -> their values
+    flags: dict[str, str] = field(default_factory=dict)  # by their long names
     multirun: bool = False
     typed: list[str] = field(default_factory=list)
 
@@ -63,12 +63,12 @@ def name_of(override: str) -> str:
 
 
 def value_of(override: str) -> str:
-    """The value of an override as text, without the quotes around it."""
+    """The value of an override as text, without quotes."""
     return re.sub(r"^(['\"])(.*)\1$", r"\2", override.partition("=")[2])
 
 
 def show_help(config: str, conf: Path) -> str:
-    """What can be typed: groups with their options, and keys with their comments."""
+    """Groups with their options, and keys with their comments."""
     text = (conf / f"{config}.yaml").read_text(encoding="utf-8")
     for name in re.findall(r"^  - (?!_self_)(\w+)$", text, re.M):  # inherited configs
         text = (conf / f"{name}.yaml").read_text(encoding="utf-8") + "\n" + text

@@ -23,17 +23,14 @@ from leyden.launch import keys
 from leyden.launch.line import Line, name_of
 from leyden.run import configs
 
-QUOTE = "a list is 'key=[a,b]', a text with other signs than letters and digits 'key=\"a, b\"'"
-GLOBAL = ("local", "experiment", "debug")  # groups whose files speak of the whole tree
+QUOTE = "a list is 'key=[a,b]', text with other signs 'key=\"a, b\"'"
+GLOBAL = ("local", "experiment", "debug")  # files that speak of the whole tree
 Options = dict[str, list[Override]]  # what is typed -> its values, in a sweep several
 Merge = Callable[[DictConfig], DictConfig]  # puts the config of an old run in place of the composed one
 
 
 def compose(line: Line, conf: Path, merge: Merge | None = None) -> "Composed":
-    """The config of a command line; of a sweep, that of the first job. `line.multirun` is set where a YAML asks for it.
-
-    Raises UserError, with a line for each mistake.
-    """
+    """The config of a command line, of a sweep that of its first job; UserError with a line for each mistake."""
     folder = line.flags.get("--config-dir", ".")
     require(Path(folder).is_dir(), "--config-dir", "a folder", folder)
     with hydra.initialize_config_dir(version_base="1.3", config_dir=str(conf.absolute())):
@@ -50,7 +47,7 @@ def compose(line: Line, conf: Path, merge: Merge | None = None) -> "Composed":
 
 
 def search_in(loader: Any, folder: str | Path) -> None:
-    """Let Hydra find configs in a further folder, before those of conf/."""
+    """Let Hydra look in a further folder, before conf/."""
     path = loader.get_search_path()
     path.prepend("command-line", f"file://{Path(folder).absolute()}", "schema")
     loader.repository.initialize_sources(path)
@@ -61,10 +58,9 @@ def without_hydra(tree: DictConfig) -> DictConfig:
 
 
 class Composed:
-    """A command line in the configs that Hydra finds.
+    """A command line in the configs that Hydra finds. `mistakes`: what is typed -> a sentence.
 
-    `tree` has Hydra's node. `base`, where an old run is in it, has neither that nor the typed `keys`, but the typed
-    `choices` of groups. `mistakes`: what is typed -> a sentence.
+    `tree` has Hydra's node. `base`, where an old run is in it, lacks that and the typed `keys`, but not the `choices`.
     """
 
     tree: DictConfig
@@ -84,7 +80,7 @@ class Composed:
                 (self.choices if chooses else self.keys)[text] = good
 
     def compose(self, merge: Merge | None) -> None:
-        """Make the tree; the typed keys are in it if nothing is mistaken."""
+        """Make the tree; the keys are in it if nothing is mistaken."""
         line, tree = self.line, self.choose(self.choices)
         line.multirun |= tree.hydra.mode == RunMode.MULTIRUN
         for group in GLOBAL:
@@ -102,8 +98,9 @@ class Composed:
                 self.mistakes[str(override.input_line)] = what
         for text, options in self.choices.items() if not self.mistakes else ():
             below = name_of(text).replace("/", ".") + "."
-            for option in options[1:] if any(name_of(key).startswith(below) for key in self.keys) else ():
-                self.choose(self.choices | {text: [option]} | self.keys)  # so that no later job lacks a key
+            if any(name_of(key).startswith(below) for key in self.keys):  # which a later job may lack
+                for option in options[1:]:
+                    self.choose(self.choices | {text: [option]} | self.keys)
         unused = configs.unused_groups(tree, " ".join(line.keys)) if "task" in tree else []
         for text, values in (self.choices | self.keys).items():
             group = re.split("[./]", name_of(text))[0]
@@ -124,7 +121,7 @@ class Composed:
         return hydra.compose(self.line.config, texts, return_hydra_config=True)
 
     def values(self, text: str) -> list[Override]:
-        """Each value of a sweep, the start of an interval, or the one value; none: it cannot be read."""
+        """Each value of a sweep, of an interval the start; none: it cannot be read."""
         try:
             override = self.parser.parse_overrides([text])[0]
             if not override.is_sweep_override():
@@ -140,7 +137,7 @@ class Composed:
         return [name for name in self.loader.repository.get_group_options(group) if not name.startswith("_")]
 
     def is_option(self, choice: Override) -> bool:
-        """Whether a group has the option that is chosen, or all that are; if not, it is noted."""
+        """Whether a group has what is chosen; if not, it is noted."""
         text, group, value = str(choice.input_line), choice.key_or_group, choice.value()
         if choice.is_delete() and group not in keys.LISTS:
             return True

@@ -15,26 +15,22 @@ from leyden.run import configs, keys, paths
 from leyden.run.run import Run, Status
 
 SHOWS = {"--cfg", "--info", "--hydra-help", "--version", "--shell-completion"}  # flags with which nothing runs
-ASKED = {  # overrides that are taken as they are typed
-    "train": ("resume", "rerun", "sweep"),
-    "eval": ("run",),
-    "predict": ("run", "input", "output"),
-    "export": ("run", "output"),
-}
+# overrides of each script that are taken as they are typed
+ASKED = {"train": "resume rerun sweep", "eval": "run", "predict": "run input output", "export": "run output"}
 OURS = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "run_dir", "hydra.searchpath")  # not to be typed
 NAME = r"(?![.-])(?!latest$)(?!.*\.ckpt$)[\w.+@-]{1,100}"  # of a run
-GROUPS = {  # what an old run is wanted for -> the groups that may be typed, too
+GROUPS = {  # what an old run is for -> the groups that may be typed, too
     "resume": ("trainer", "logger", "profiler", "callbacks"),
     "rerun": ("model", "data", "task", "optimizer", "scheduler", "trainer", "callbacks", "logger", "profiler", "hydra"),
     "run": ("trainer", "logger"),
 }
-PRECISION = ("precision", "deterministic", "benchmark")  # how a run's trainer makes numbers, in whatever evaluates it
+PRECISION = ("precision", "deterministic", "benchmark")  # how a trainer makes numbers
 WATCHERS = {"gradients", "finite", "memory"}  # callbacks that only look
 
 
 @dataclass
 class Start:
-    """A command that is ready to run. `mode`: run, multirun (Hydra composes each job) or show (Hydra prints)."""
+    """A command that is ready to run. `mode`: run, multirun or show (Hydra prints)."""
 
     mode: str
     config: Composed
@@ -43,16 +39,13 @@ class Start:
 
 
 def plan(argv: list[str], config: str) -> Start:
-    """Read the command line, check it and choose the directory; leaves where the run is complete already.
-
-    Raises UserError: whatever is wrong with it, a line for each mistake.
-    """
-    line = split(argv, config)
+    """Read the command line, check it and choose the directory; leaves where the run is complete already."""
+    line, names = split(argv, config), ASKED.get(config, "").split()
     typed = {name_of(key): value_of(key) for key in line.keys}
     logs, longer = paths.logs_folder(typed.get("log_dir")), not typed.keys().isdisjoint(keys.GROWTH)
-    asked = {name: value for name, value in line.take(*ASKED.get(config, ())).items() if value not in ("", "null")}
+    asked = {name: value for name, value in line.take(*names).items() if value not in ("", "null")}
     if config == "train" and len(asked) > 1:
-        raise UserError(f"{' and '.join(asked)} exclude each other; take one of them out.")
+        raise UserError(f"{' and '.join(asked)} exclude each other; type one of them.")
     again = cluster.requeued(logs / "sweep")
     if again and line.multirun and not asked:
         asked["sweep"] = str(again)
@@ -61,11 +54,15 @@ def plan(argv: list[str], config: str) -> Start:
 
     # the config, of an old run or of conf/
     purpose = next((name for name in GROUPS if name in asked), "")
-    if not purpose and "run" in ASKED.get(config, ()):
-        raise UserError(f"Which run? Type run=<run>: a directory, checkpoint or latest; see {config}.py --help.")
+    if "run" in names and not purpose:
+        raise UserError("Which run? Type run=<run>: a directory, checkpoint or latest.")
     run = paths.find(asked[purpose], logs, purpose == "resume" and not longer) if purpose else None
     found = stored_config(line, run, purpose, asked) if run else compose(line, paths.CONF)
-    forbid(line)
+    for key in line.keys:
+        if name_of(key) in OURS or (name_of(key) == "name" and line.multirun):
+            raise UserError(f"{key} cannot be set; type log_dir=, --config-dir, or name= without -m.")
+    if line.multirun and ranks.outside():
+        raise UserError("torchrun and srun start one run; type python, or -m hydra/launcher=slurm.")
     if SHOWS & line.flags.keys():
         return Start("show", found)
     tree, folder = found.tree, paths.in_project(found.tree.log_dir)
@@ -122,7 +119,7 @@ def stored_config(line: Line, run: Run, purpose: str, asked: dict[str, str]) -> 
 
 
 def evaluate(tree: DictConfig, composed: DictConfig) -> None:
-    """Put what an evaluation has of its own in the place of the run's; the trainer keeps how numbers are made."""
+    """Put what an evaluation has of its own in the place of the run's, but for how numbers are made."""
     kept = {name: tree.trainer[name] for name in PRECISION if name in tree.trainer}
     for name in ("callbacks", "profiler", "logger"):
         tree.pop(name, None)
@@ -139,7 +136,7 @@ def take_over(tree: DictConfig, composed: DictConfig, group: str) -> None:
 
 
 def check_resumable(key: str, old: DictConfig, tree: DictConfig, run: Run) -> None:
-    """Raises UserError for what cannot be changed while a run goes on, or only without being exact."""
+    """Raises UserError for what cannot be changed while a run goes on."""
     name, new = name_of(key), f"init_from={run.directory} for a new run from its weights"
     then, now = (OmegaConf.select(each, name) for each in (old, tree))
     watched = name == "callbacks" and set(then or ()) ^ set(now or ()) <= WATCHERS
@@ -149,16 +146,6 @@ def check_resumable(key: str, old: DictConfig, tree: DictConfig, run: Run) -> No
         raise UserError(f"{key}: this is in the checkpoint; type {new}.")
     if tree.exact and keys.role(name) not in keys.RESUMABLE:
         raise UserError(f"{key} would change the numbers; type exact=false to go on all the same, or {new}.")
-
-
-def forbid(line: Line) -> None:
-    """Raises UserError for what would make two runs share a directory, or cannot be both."""
-    for key in line.keys:
-        if name_of(key) in OURS or (name_of(key) == "name" and line.multirun):
-            there = "log_dir=<folder>, --config-dir <folder>, or name=<name> without -m"
-            raise UserError(f"{key} cannot be set here; type {there}.")
-    if line.multirun and ranks.outside():
-        raise UserError("torchrun and srun start one run; type python in their place, or -m hydra/launcher=slurm.")
 
 
 def go_on_with_name(run: Run, found: Composed) -> Start:
@@ -172,8 +159,8 @@ def go_on_with_name(run: Run, found: Composed) -> Start:
         return Start("run", found, run.directory)
     then = split(shlex.split(run.record.get("command") or "")[2:], "train").typed
     if apart := " ".join(sorted({*found.line.typed} ^ {*then})):
-        do = f"type another name, or resume={run.directory}"
-        raise UserError(f"{run.directory} was started with other overrides ({apart}); {do}.")
+        what = f"{run.directory} was started with other overrides ({apart})"
+        raise UserError(f"{what}; type another name, or resume={run.directory}.")
     found.tree = configs.continued(run.directory, found.tree)
     return going_on(run, found)
 

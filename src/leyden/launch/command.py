@@ -58,9 +58,8 @@ def launch(function: Function, config: str) -> None:
         except OSError as error:
             if error.errno not in UNWRITABLE:
                 raise
-            raise UserError(
-                f"{error.filename or 'A file'} cannot be written ({error.strerror}); set log_dir=<folder>."
-            ) from error
+            what = f"{error.filename or 'A file'} cannot be written ({error.strerror})"
+            raise UserError(f"{what}; set log_dir=<folder>.") from error
 
 
 @contextmanager
@@ -80,7 +79,7 @@ def single(function: Function, start: Start, config: str) -> None:
     tree.hydra.run.dir, tree.hydra.job.name = configs.literal(str(directory)), config
     if not start.fresh and tree.get("resume"):  # what Hydra noted when the run began stays
         tree.hydra.output_subdir = None
-    context = HydraContext(config_loader=start.config.loader, callbacks=Callbacks(tree))
+    context = HydraContext(start.config.loader, Callbacks(tree))
     job = partial(carry_out, function, ranks.script(function), directory)
     with Run(directory).claim():
         done = run_job(job, tree, "hydra.run.dir", None, context, configure_logging=False)
@@ -111,7 +110,7 @@ def sweep(function: Function, start: Start, config: str) -> None:
         search_in(found.loader, directory / ".hydra")
         node.job.config_name = "primary"
         typed = [key for key in typed if not (paths.CONF / name_of(key)).is_dir()]
-    context = HydraContext(config_loader=found.loader, callbacks=Callbacks(found.tree))
+    context = HydraContext(found.loader, Callbacks(found.tree))
     job = partial(start_job, function, ranks.script(function))  # which is not known where a launcher has pickled it
     sweeper = Plugins.instance().instantiate_sweeper(hydra_context=context, task_function=job, config=found.tree)
     with sweeps.kept(directory, found.line):

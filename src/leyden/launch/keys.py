@@ -13,16 +13,16 @@ TYPES = {"int": "a whole number", "float": "a number", "bool": "true or false", 
 ELSEWHERE = {  # what other templates call it, as a pattern -> what to type here
     "ckpt_path": "resume=<run>",
     "train|validate|test|predict": "src/eval.py run=<run> or src/predict.py run=<run>",
-    "fit": "nothing for it, as src/train.py trains and then tests",
+    "fit": "nothing, as src/train.py trains and tests",
     "hparams_search": "search=optuna",
     "task_name": "name=<name>",
     "optimized_metric": "objective=<metric>",
     r"model\.((optimizer|scheduler)\b[^=]*)": r"\1=<value>",
-    r"trainer\.(callbacks|logger|profiler)": r"'\1=[<option>]', a group of its own",
+    r"trainer\.(callbacks|logger|profiler)": r"'\1=[<option>]'",
     r"paths\.data_dir": "data_dir=<folder>",
     r"paths\.[^=]*|trainer\.default_root_dir": "log_dir=<folder>",
     r"extras\b[^=]*": "--cfg job to see the config, or tags=[<word>]",
-    "trainer=ddp_sim": "trainer=ddp, with or without GPUs",
+    "trainer=ddp_sim": "trainer=ddp",
     "debug=default": "debug=fast",
     "callbacks(=(none|null|default)|$)": "'callbacks=[]' (checkpoints are kept anyway)",
     "logger(=(none|null|csv)|$)": "'logger=[]' (metrics.csv is written anyway)",
@@ -51,7 +51,8 @@ def flatten(node: Any, prefix: str = "") -> dict[str, Any]:
 def mistake(override: Any, flat: dict[str, Any], groups: dict[str, list[str]]) -> str:
     """What is wrong with an override, or nothing; of Hydra's own keys it says that itself."""
     text, key, value = str(override.input_line), override.key_or_group, override.value()
-    if override.is_hydra_override() or (key in flat and override.is_delete()):
+    part = isinstance(value, dict) and "_target_" in value
+    if override.is_hydra_override() or (key in flat and (part or override.is_delete())):
         return ""
     if key in flat:
         return wrong_value(key, flat, value)
@@ -65,7 +66,6 @@ def mistake(override: Any, flat: dict[str, Any], groups: dict[str, list[str]]) -
 
     # what may be added: a callback or logger, a fact, a part, and what the constructor takes
     owner, argument, takes = constructed(key, flat)
-    part = isinstance(value, dict) and "_target_" in value
     free = new or part or group == "facts" or takes is None or argument in takes or argument.startswith("_")
     if free and text.startswith("+"):
         return ""
@@ -85,8 +85,8 @@ def hint(key: str, known: list[str]) -> str:
 
 def wrong_value(key: str, flat: dict[str, Any], value: Any) -> str:
     """What is wrong with the type of a value, or nothing."""
-    usual, built = flat[key], isinstance(value, dict) and "_target_" in value
-    if None in (usual, value) or built or any(isinstance(each, str) and "${" in each for each in (usual, value)):
+    usual = flat[key]
+    if None in (usual, value) or any(isinstance(each, str) and "${" in each for each in (usual, value)):
         return ""
     owner, argument, takes = constructed(key, flat)
     annotation = (takes or {}).get(argument, "float") if owner else ""
@@ -115,9 +115,10 @@ def constructed(key: str, flat: dict[str, Any]) -> tuple[str, str, dict[str, str
 def constructor(target: str) -> dict[str, str] | None:
     """The arguments of a class or function and their types, read from its source; None: any, or no source."""
     module, _, name = target.rpartition(".")
-    places = [Path(folder, *module.split(".")) for folder in sys.path if module]
-    files = [file for place in places for file in (place.with_suffix(".py"), place / "__init__.py") if file.is_file()]
-    for node in ast.parse(files[0].read_text(encoding="utf-8")).body if files else ():
+    path = module.replace(".", "/")
+    places = [Path(folder, place) for folder in sys.path for place in (f"{path}.py", f"{path}/__init__.py")]
+    text = next((place.read_text(encoding="utf-8") for place in places if place.is_file()), "")
+    for node in ast.parse(text).body:
         if isinstance(node, ast.ImportFrom) and node.module != module and name in [each.name for each in node.names]:
             return constructor(f"{node.module}.{name}")
         if getattr(node, "name", None) != name:

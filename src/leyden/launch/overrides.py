@@ -31,8 +31,6 @@ Merge = Callable[[DictConfig], DictConfig]  # puts the config of an old run in p
 
 def compose(line: Line, conf: Path, merge: Merge | None = None) -> "Composed":
     """The config of a command line, of a sweep that of its first job; UserError with a line for each mistake."""
-    folder = line.flags.get("--config-dir", ".")
-    require(Path(folder).is_dir(), "--config-dir", "a folder", folder)
     with hydra.initialize_config_dir(version_base="1.3", config_dir=str(conf.absolute())):
         found = Composed(line)
         try:
@@ -69,8 +67,9 @@ class Composed:
     def __init__(self, line: Line):
         self.line, self.mistakes = line, dict[str, str]()
         self.loader: Any = GlobalHydra.instance().config_loader()
-        if "--config-dir" in line.flags:
-            search_in(self.loader, line.flags["--config-dir"])
+        if folder := line.flags.get("--config-dir"):
+            require(Path(folder).is_dir(), "--config-dir", "a folder", folder)
+            search_in(self.loader, folder)
         self.parser: Any = OverridesParser.create(config_loader=self.loader)
         self.choices, self.keys = Options(), Options()
         for text in line.keys:

@@ -18,7 +18,7 @@ SHOWS = {"--cfg", "--info", "--hydra-help", "--version", "--shell-completion"}  
 # overrides of each script that are taken as they are typed
 ASKED = {"train": "resume rerun sweep", "eval": "run", "predict": "run input output", "export": "run output"}
 OURS = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "run_dir", "hydra.searchpath")  # not to be typed
-NAME = r"(?![.-])(?!latest$)(?!.*\.ckpt$)[\w.+@-]{1,100}"  # of a run
+NAME = r"|(?![.-])(?!latest$)(?!.*\.ckpt$)[\w.+@-]{1,100}"  # of a run, or none
 GROUPS = {  # what an old run is for -> the groups that may be typed, too
     "resume": ("trainer", "logger", "profiler", "callbacks"),
     "rerun": ("model", "data", "task", "optimizer", "scheduler", "trainer", "callbacks", "logger", "profiler", "hydra"),
@@ -75,7 +75,7 @@ def plan(argv: list[str], config: str) -> Start:
     if run and purpose == "resume":
         return going_on(run, found, asked["resume"], longer)
     name = str(tree.name) if config == "train" and tree.name is not None else ""
-    require(not name or bool(re.fullmatch(NAME, name)), "name", "letters, digits, . + - _ or @, and not latest", name)
+    require(bool(re.fullmatch(NAME, name)), "name", "letters, digits, . + - _ or @, and not latest", name)
     before = folder / config / name if name else cluster.requeued(folder / config)
     if before and before.exists():
         return go_on_with_name(Run(before), found)
@@ -91,8 +91,7 @@ def stored_config(line: Line, run: Run, purpose: str, asked: dict[str, str]) -> 
     chosen = [key for key in line.keys if (paths.CONF / name_of(key)).is_dir()]
     for key in chosen:
         if name_of(key).split("/")[0] not in GROUPS[purpose]:
-            what = ", ".join(GROUPS[purpose])
-            raise UserError(f"{key} cannot be chosen for a run that exists; what can: {what}.")
+            raise UserError(f"{key} cannot be chosen for a run that exists; what can: {', '.join(GROUPS[purpose])}.")
 
     def merge(composed: DictConfig) -> DictConfig:
         tree = old.copy()
@@ -120,9 +119,8 @@ def stored_config(line: Line, run: Run, purpose: str, asked: dict[str, str]) -> 
 
 def evaluate(tree: DictConfig, composed: DictConfig) -> None:
     """Put what an evaluation has of its own in the place of the run's, but for how numbers are made."""
-    kept = {name: tree.trainer[name] for name in PRECISION if name in tree.trainer}
-    for name in ("callbacks", "profiler", "logger"):
-        tree.pop(name, None)
+    kept = {name: tree.trainer.get(name) for name in PRECISION}
+    tree.update(callbacks={}, profiler=None, logger={})
     tree.update(dict(composed.items_ex(resolve=False)))
     tree.trainer.update(kept)
     if OmegaConf.select(tree, "model.weights"):  # the checkpoint has them

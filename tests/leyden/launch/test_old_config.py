@@ -36,7 +36,7 @@ def config(directory, purpose, *typed, config="train"):
 def test_an_evaluation_takes_all_but_trainer_and_logger_from_the_run(directory):
     tree = config(directory, "run", "trainer=cpu", "data.batch_size=7", config="eval")
     assert tree.model._target_.endswith("MLP") and tree.data.batch_size == 7 and tree.split == "test"
-    assert tree.trainer.accelerator == "cpu" and "callbacks" not in tree
+    assert tree.trainer.accelerator == "cpu" and not tree.callbacks
     with pytest.raises(UserError, match="what can: trainer, logger"):
         config(directory, "run", "data=ink", config="eval")
 

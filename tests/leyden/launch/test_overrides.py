@@ -140,7 +140,7 @@ FROM_ELSEWHERE = [
     ("optimized_metric=val/acc_best", "objective=<metric>"), ("model.optimizer.lr=0.1", "type optimizer.lr=<value>."),
     ("+model.scheduler.gamma=1", "type scheduler.gamma=<value>."),
     ("paths.data_dir=/x", "data_dir=<folder>"), ("paths.log_dir=/x", "log_dir=<folder>"),
-    ("extras.print_config=true", "--cfg job"), ("trainer=ddp_sim", "type trainer=ddp,"), ("debug=default", "fast"),
+    ("extras.print_config=true", "--cfg job"), ("trainer=ddp_sim", "type trainer=ddp."), ("debug=default", "fast"),
     ("callbacks=none", "'callbacks=[]'"), ("callbacks=[default]", "'callbacks=[]'"), ("logger=csv", "metrics.csv"),
     ("logger=many_loggers", "'logger=[tensorboard,wandb]'"), ("+trainer.callbacks=[]", "type 'callbacks=[<option>]'"),
     ("+trainer.default_root_dir=x", "log_dir=<folder>"), ("--ckpt_path=x", "resume=<run>"),

@@ -19,33 +19,32 @@ from hydra.core.plugins import Plugins
 from hydra.core.utils import JobStatus, run_job
 from hydra.errors import HydraException
 from hydra.types import HydraContext
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from leyden import UserError
-from leyden.launch import cluster, overrides, ranks, sweeps
+from leyden import UserError, said
+from leyden.launch import cluster, ranks, sweeps
 from leyden.launch.line import answering, name_of, open_screens, show_help
+from leyden.launch.overrides import search_in
 from leyden.launch.plan import Start, plan
 from leyden.run import configs, paths
 from leyden.run.run import Run, Status
 
 Function = Callable[[DictConfig], Any]
-NO_SPACE = (errno.ENOSPC, errno.EACCES, errno.EPERM, errno.EROFS, errno.EDQUOT)
+UNWRITABLE = (errno.ENOSPC, errno.EACCES, errno.EPERM, errno.EROFS, errno.EDQUOT)
 
 
 def launch(function: Function, config: str) -> None:
     """Run one command: a mistake of the user's ends in a sentence and status 2, a signal in 128 + its number."""
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors through to here
-    path = [str(paths.PROJECT / "src"), os.environ.get("PYTHONPATH", "")]
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))  # for what Hydra's launchers start
+    path = filter(None, [str(paths.PROJECT / "src"), os.environ.get("PYTHONPATH")])
+    os.environ["PYTHONPATH"] = os.pathsep.join(path)  # for what Hydra's launchers start
     with answering():
         cluster.translate()
         if ranks.entered():
             ranks.enter(function)
         os.environ["LEYDEN_COMMAND"] = shlex.join(["python", *sys.argv])  # as typed, for run.json
         ranks.listen()
-        if ranks.outside() and not {"-m", "--multirun"}.isdisjoint(sys.argv):
-            raise UserError("torchrun and srun start one run; type python in their place, or -m hydra/launcher=slurm.")
         try:
             if cluster.follows():
                 cluster.join(function)
@@ -55,19 +54,19 @@ def launch(function: Function, config: str) -> None:
                 with cluster.awaited(), tidied(plan(sys.argv[1:], config)) as start:
                     {"run": single, "multirun": sweep, "show": show}[start.mode](function, start, config)
         except (OmegaConfBaseException, HydraException) as error:
-            raise UserError(f"The config does not fit together: {overrides.in_one_line(error).rstrip('.')}.") from error
+            raise UserError(f"The config does not fit together: {said(error)}.") from error
+        except OSError as error:
+            if error.errno not in UNWRITABLE:
+                raise
+            what = f"{error.filename or 'A file'} cannot be written ({error.strerror})"
+            raise UserError(f"{what}; set log_dir=<folder>.") from error
 
 
 @contextmanager
 def tidied(start: Start) -> Iterator[Start]:
-    """Take the directory of a command away again where nothing has begun in it; UserError where one is not writable."""
+    """Take the directory of a command away where nothing has begun in it."""
     try:
         yield start
-    except OSError as error:
-        if error.errno in NO_SPACE:
-            where = error.filename or start.directory
-            raise UserError(f"{where} cannot be written ({error.strerror}); set log_dir=<folder>.") from error
-        raise
     finally:
         stopped = start.mode == "multirun" and isinstance(sys.exc_info()[1], SystemExit)  # sweep= goes on with it
         if start.fresh and not stopped and not any(start.directory.rglob("run.json")):
@@ -75,13 +74,12 @@ def tidied(start: Start) -> Iterator[Start]:
 
 
 def single(function: Function, start: Start, config: str) -> None:
-    """Hand the composed config to Hydra's `run_job`, which writes .hydra/; Hydra composes nothing again."""
-    directory, tree = start.directory, start.config.tree
-    with open_dict(tree):
-        tree.hydra.run.dir, tree.hydra.job.name = configs.literal(str(directory)), config
-        if not start.fresh and tree.get("resume"):  # what Hydra noted when the run began stays
-            tree.hydra.output_subdir = None
-    context = HydraContext(config_loader=start.config.loader, callbacks=Callbacks(tree))
+    """Hand the composed config to Hydra's `run_job`, which writes .hydra/."""
+    tree, directory = start.config.tree, start.directory
+    tree.hydra.run.dir, tree.hydra.job.name = configs.literal(str(directory)), config
+    if not start.fresh and tree.get("resume"):  # what Hydra noted when the run began stays
+        tree.hydra.output_subdir = None
+    context = HydraContext(start.config.loader, Callbacks(tree))
     job = partial(carry_out, function, ranks.script(function), directory)
     with Run(directory).claim():
         done = run_job(job, tree, "hydra.run.dir", None, context, configure_logging=False)
@@ -90,32 +88,32 @@ def single(function: Function, start: Start, config: str) -> None:
 
 
 def show(function: Function, start: Start, config: str) -> None:
-    """Let Hydra show its config."""
-    sys.argv[1:] = [*start.line.flags, *start.line.keys]
-    hydra.main(version_base="1.3", config_path=str(paths.CONF), config_name=start.line.config)(function)()
+    """Let Hydra show its config, of a sweep that of the first job."""
+    line, typed = start.config.line, start.config.choices | start.config.keys
+    flags = [word for flag in line.flags.items() for word in flag if word not in ("", "--multirun")]
+    sys.argv[1:] = flags + [str(values[0].input_line) for values in typed.values()]
+    hydra.main(version_base="1.3", config_path=str(paths.CONF), config_name=line.config)(function)()
 
 
 def sweep(function: Function, start: Start, config: str) -> None:
-    """Run a sweep by its sweeper; its launcher composes each job, and nothing else is composed again."""
-    directory, (tree, base, loader) = start.directory, start.config
+    """Run a sweep by its sweeper, whose launcher composes each job."""
+    directory, found, node = start.directory, start.config, start.config.tree.hydra
+    typed: Any = OmegaConf.to_container(node.overrides.task)  # with its interpolations
     quoted = str(directory).replace("'", "\\'").replace("${", "\\${")
-    typed: Any = OmegaConf.to_container(tree.hydra.overrides.task)  # with its interpolations
-    of_jobs = [f"hydra.job.name={config}", "hydra/job_logging=none", f"hydra.sweep.dir='{quoted}'"]
-    with open_dict(tree):
-        tree.hydra.sweep.dir = configs.literal(str(directory))
-        tree.hydra.overrides.hydra.extend(of_jobs)
-        if tree.hydra.runtime.choices["hydra/sweeper"] == "basic":
-            tree.hydra.sweeper._target_ = "hydra_plugins.search.Grid"
-        if base is not None:  # the groups that are typed are in it
-            (directory / ".hydra").mkdir(exist_ok=True)
-            OmegaConf.save(base, directory / ".hydra" / "primary.yaml")
-            overrides.search_in(loader, directory / ".hydra")
-            tree.hydra.job.config_name = "primary"
-            typed = [key for key in typed if not (paths.CONF / name_of(key)).is_dir()]
-    context = HydraContext(config_loader=loader, callbacks=Callbacks(tree))
+    node.sweep.dir = configs.literal(str(directory))
+    node.overrides.hydra += [f"hydra.job.name={config}", "hydra/job_logging=none", f"hydra.sweep.dir='{quoted}'"]
+    if node.runtime.choices["hydra/sweeper"] == "basic":
+        node.sweeper._target_ = "hydra_plugins.search.Grid"
+    if found.base is not None:  # the groups that are typed are in it
+        (directory / ".hydra").mkdir(exist_ok=True)
+        OmegaConf.save(found.base, directory / ".hydra" / "primary.yaml")
+        search_in(found.loader, directory / ".hydra")
+        node.job.config_name = "primary"
+        typed = [key for key in typed if not (paths.CONF / name_of(key)).is_dir()]
+    context = HydraContext(found.loader, Callbacks(found.tree))
     job = partial(start_job, function, ranks.script(function))  # which is not known where a launcher has pickled it
-    sweeper = Plugins.instance().instantiate_sweeper(hydra_context=context, task_function=job, config=tree)
-    with sweeps.kept(directory, start.line):
+    sweeper = Plugins.instance().instantiate_sweeper(hydra_context=context, task_function=job, config=found.tree)
+    with sweeps.kept(directory, found.line):
         sweeper.sweep(typed)
 
 
@@ -147,11 +145,11 @@ def carry_out(function: Function, script: str, directory: Path, cfg: DictConfig,
         cfg.trainer.update(strategy="auto", devices=1)  # no process group that the next job would inherit
     if processes == 1 and not apart:
         return function(cfg)
-    before = Run(directory).record
+    run, before = Run(directory), Run(directory).record
     try:
         return ranks.start(script, cfg, directory, processes)
     except (ranks.RankError, SystemExit) as error:
-        why = str(error) if isinstance(error, ranks.RankError) else None
-        if not before or Run(directory).record != before:  # else a run that goes on had not begun
-            Run(directory).end(Status.FAILED if why else Status.STOPPED, why)
+        if not before or run.record != before:  # else a run that goes on had not begun
+            failed = isinstance(error, ranks.RankError)
+            run.end(Status.FAILED if failed else Status.STOPPED, str(error) if failed else None)
         raise

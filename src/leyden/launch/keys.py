@@ -1,4 +1,4 @@
-"""One key of a command line: whether it is in the composed tree, and whether its value is of the right type."""
+"""One key of a command line: whether it is in the config, and whether its value is of the right type."""
 
 import ast
 import functools
@@ -6,39 +6,38 @@ import re
 import sys
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:  # report.py reads command lines without Hydra
-    from hydra.core.override_parser.types import Override
-
-SPECIAL = {"_target_", "_partial_", "_recursive_", "_convert_", "_args_"}  # Hydra takes them at every constructor
-LISTS = ("callbacks", "logger")  # groups of which several options may be chosen, with names that are free
+LISTS = ("callbacks", "logger")  # groups of which several options may be chosen
 TYPES = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text", "list": "a list"}
-UNKNOWN = "float | None"  # what an argument takes that has no type: any number, or nothing
 ELSEWHERE = {  # what other templates call it, as a pattern -> what to type here
-    "ckpt_path": "resume=<run> to go on, or run=<run> in other scripts",
+    "ckpt_path": "resume=<run>",
     "train|validate|test|predict": "src/eval.py run=<run> or src/predict.py run=<run>",
-    "fit": "nothing for it, as src/train.py trains and then tests",
+    "fit": "nothing, as src/train.py trains and tests",
     "hparams_search": "search=optuna",
     "task_name": "name=<name>",
     "optimized_metric": "objective=<metric>",
-    r"model\.((optimizer|scheduler)\b.*)": r"\1=<value>",
-    r"trainer\.(callbacks|logger|profiler)": r"'\1=[<option>]', a group of its own",
+    r"model\.((optimizer|scheduler)\b[^=]*)": r"\1=<value>",
+    r"trainer\.(callbacks|logger|profiler)": r"'\1=[<option>]'",
     r"paths\.data_dir": "data_dir=<folder>",
-    r"paths\..*|trainer\.default_root_dir": "log_dir=<folder>",
-    r"extras\b.*": "--cfg job to see the config, or tags=[<word>]",
-    "trainer=ddp_sim": "trainer=ddp, with or without GPUs",
+    r"paths\.[^=]*|trainer\.default_root_dir": "log_dir=<folder>",
+    r"extras\b[^=]*": "--cfg job to see the config, or tags=[<word>]",
+    "trainer=ddp_sim": "trainer=ddp",
     "debug=default": "debug=fast",
-    "callbacks=(none|None|default)": "'callbacks=[]' (checkpoints are kept anyway)",
-    "logger=(none|None|csv)": "'logger=[]' (metrics.csv is written anyway)",
+    "callbacks(=(none|null|default)|$)": "'callbacks=[]' (checkpoints are kept anyway)",
+    "logger(=(none|null|csv)|$)": "'logger=[]' (metrics.csv is written anyway)",
     "logger=many_loggers": "'logger=[tensorboard,wandb]'",
 }
 
 
-def elsewhere(typed: str) -> str:
-    """What to type in place of a name that other templates have, or nothing."""
-    found = ((re.fullmatch(pattern, typed), here) for pattern, here in ELSEWHERE.items())
-    return next((f"`{typed}` is not known here; type {match.expand(here)}." for match, here in found if match), "")
+def elsewhere(typed: str, config: str) -> str:
+    """What to type in place of an override that other templates have, or nothing."""
+    text = re.sub(r"^[+~]+|[\[\]]", "", typed)
+    for pattern, here in ELSEWHERE.items():
+        if match := re.match(rf"(?i:{pattern})(?==|$)", text):
+            what = here.replace("resume=", "run=") if config in ("eval", "predict", "export") else here
+            return f"`{match[0]}` is not known here; type {match.expand(what)}."
+    return ""
 
 
 def flatten(node: Any, prefix: str = "") -> dict[str, Any]:
@@ -49,91 +48,88 @@ def flatten(node: Any, prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def mistake(override: "Override", flat: dict[str, Any], groups: dict[str, list[str]]) -> str:
-    """What is wrong with an override, or nothing; Hydra itself says it of its own keys."""
+def mistake(override: Any, flat: dict[str, Any], groups: dict[str, list[str]]) -> str:
+    """What is wrong with an override, or nothing; of Hydra's own keys it says that itself."""
     text, key, value = str(override.input_line), override.key_or_group, override.value()
-    if override.is_hydra_override():
+    part = isinstance(value, dict) and "_target_" in value
+    if override.is_hydra_override() or (key in flat and (part or override.is_delete())):
         return ""
     if key in flat:
-        return "" if override.is_delete() else wrong_value(key, flat, value)
-    if answer := elsewhere(key):
+        return wrong_value(key, flat, value)
+    if answer := elsewhere(text, "train"):  # although a constructor may take it
         return answer
-    parent = next((each for each in parents(key) if each in flat), "")
-    if parent and not isinstance(flat[parent], dict | list | None):
-        return f"`{parent}` is `{flat[parent]}` and has no keys of its own."
-    group, _, rest = key.partition(".")
-    own = group in LISTS and parent in ("", group)
-    if own and (name := rest.partition(".")[0]) in groups.get(group, ()):
+    group, name = [*key.split("."), ""][:2]
+    new = group in LISTS and f"{group}.{name}" not in flat
+    if new and name in groups.get(group, ()):
         chosen = [each for each in groups[group] if f"{group}.{each}" in flat]
         return f"`{group}.{name}` is not chosen; type '{group}=[{','.join([*chosen, name])}]'."
 
-    # what may be added: a callback or logger, what the constructor takes, a part; inside an argument there is any data
-    target, name = flat.get(f"{parent}._target_"), key.removeprefix(f"{parent}.").partition(".")[0]
-    arguments = constructor(str(target)) if target else None if "." in parent or parent == "facts" else {}
-    part = isinstance(value, dict) and "_target_" in value
-    free = own or part or arguments is None or name in {*arguments, *SPECIAL}
+    # what may be added: a callback or logger, a fact, a part, and what the constructor takes
+    owner, argument, takes = constructed(key, flat)
+    free = new or part or group == "facts" or takes is None or argument in takes or argument.startswith("_")
     if free and text.startswith("+"):
         return ""
-    known = {*flat, *groups, *(f"{parent}.{argument}" for argument in arguments or ())} - {parent}
-    near = [] if arguments and free else nearest(key, sorted(known))
-    hint = f"; did you mean {' or '.join(near)}?" if near else "."
-    hint += f" To add it, type +{text}." if free and not override.is_delete() else ""
-    return f"`{key}` is not in the config (--cfg job{f' -p {group}' if parent else ''} prints it){hint}"
+    known = {*flat, *groups, *(f"{owner}.{each}" for each in takes or ())} - {key}
+    add = f" To add it, type +{text}." if free and not override.is_delete() else ""
+    near = "." if add and takes else hint(key, sorted(known))
+    return f"`{key}` is not in the config (--cfg job prints it){near}{add}"
 
 
-def parents(key: str) -> list[str]:
-    """The keys that a key lies in, the nearest first."""
-    parts = key.split(".")
-    return [".".join(parts[:count]) for count in range(len(parts) - 1, 0, -1)]
-
-
-def nearest(key: str, known: list[str]) -> list[str]:
-    """The key most like this one, or else at most five whose last part is like its last."""
-    if near := get_close_matches(key, known, 1, 0.75):
-        return near
+def hint(key: str, known: list[str]) -> str:
+    """The end of a sentence: the key most like this one, or up to five whose last part is like its last."""
+    near = get_close_matches(key, known, 1, 0.75)
     last = get_close_matches(key.rpartition(".")[2], {other.rpartition(".")[2] for other in known}, 5, 0.75)
-    return [other for other in known if other.rpartition(".")[2] in last][:5]
+    near = near or [other for other in known if other.rpartition(".")[2] in last][:5]
+    return f"; did you mean {' or '.join(near)}?" if near else "."
 
 
 def wrong_value(key: str, flat: dict[str, Any], value: Any) -> str:
-    """What is wrong with the type of a value, or nothing; whether it is in range, its constructor says."""
-    if value == "":
-        return f"`{key}` has no value; type {key}=null for none."
-    usual, built = flat[key], isinstance(value, dict) and "_target_" in value
-    texts = [each.replace("\\${", "") for each in (value, usual) if isinstance(each, str)]
-    if usual is None or value is None or built or "${" in "".join(texts):
+    """What is wrong with the type of a value, or nothing."""
+    usual = flat[key]
+    if None in (usual, value) or any(isinstance(each, str) and "${" in each for each in (usual, value)):
         return ""
-    owner = next((each for each in parents(key) if f"{each}._target_" in flat), "")
-    name = key.removeprefix(f"{owner}.").partition(".")[0]
-    annotation = (constructor(str(flat[f"{owner}._target_"])) or {}).get(name, UNKNOWN) if owner else ""
+    owner, argument, takes = constructed(key, flat)
+    annotation = (takes or {}).get(argument, "float") if owner else ""
     words = set(re.findall(r"\w+", annotation))
-    if annotation and (not words & {*TYPES, "dict"} or any(word.startswith("_") for word in words)):
+    if annotation and (not words & {*TYPES, "dict"} or re.search(r"\b_", annotation)):
         return ""  # a tensor, or an alias: the constructor alone knows
     kind, kinds = type(value).__name__, {type(usual).__name__, *words}
+    kinds -= {"int"} if "float" in kinds else set()
     if kind in kinds or (kind == "int" and "float" in kinds) or ("str" in kinds and kind not in ("list", "dict")):
         return ""
-    must = [say for name, say in TYPES.items() if name in kinds and not (name == "int" and "float" in kinds)]
+    must = [say for name, say in TYPES.items() if name in kinds]
     return f"`{key}` must be {' or '.join(must) or 'keys with values'}; got `{value}`."
+
+
+def constructed(key: str, flat: dict[str, Any]) -> tuple[str, str, dict[str, str] | None]:
+    """The node with a constructor that a key lies in, the key's argument there, and all arguments."""
+    parts = key.split(".")
+    for count in range(len(parts) - 1, 0, -1):
+        owner = ".".join(parts[:count])
+        if f"{owner}._target_" in flat:
+            return owner, parts[count], constructor(str(flat[f"{owner}._target_"]))
+    return "", "", {}
 
 
 @functools.cache
 def constructor(target: str) -> dict[str, str] | None:
-    """The arguments of a class or function a.b.Name and their types, read from its source; None: any, or no source."""
+    """The arguments of a class or function and their types, read from its source; None: any, or no source."""
     module, _, name = target.rpartition(".")
-    places = [Path(folder, *module.split(".")) for folder in sys.path if module]
-    files = [file for place in places for file in (place.with_suffix(".py"), place / "__init__.py") if file.is_file()]
-    for node in ast.parse(files[0].read_text(encoding="utf-8")).body if files else ():
+    path = module.replace(".", "/")
+    places = [Path(folder, place) for folder in sys.path for place in (f"{path}.py", f"{path}/__init__.py")]
+    text = next((place.read_text(encoding="utf-8") for place in places if place.is_file()), "")
+    for node in ast.parse(text).body:
         if isinstance(node, ast.ImportFrom) and node.module != module and name in [each.name for each in node.names]:
             return constructor(f"{node.module}.{name}")
-        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name:
-            parts = node.body if isinstance(node, ast.ClassDef) else [node]
-            functions = [part for part in parts if isinstance(part, ast.FunctionDef)]
-            init = next((part.args for part in functions if part.name in ("__init__", name)), None)
-            taken = init.args + init.kwonlyargs if init else []
-            own = {each.arg: ast.unparse(each.annotation or ast.Name(UNKNOWN)) for each in taken if each.arg != "self"}
-            if init and not init.kwarg:
-                return own
-            bases = getattr(node, "bases", [])  # one takes what **rest hands on, or all where there is no __init__
-            inherited = constructor(f"{module}.{ast.unparse(bases[0])}") if len(bases) == 1 else None
-            return None if inherited is None else inherited | own
+        if getattr(node, "name", None) != name:
+            continue
+        functions = [part for part in ast.walk(node) if isinstance(part, ast.FunctionDef)]
+        init = next((part.args for part in functions if part.name in ("__init__", name)), None)
+        own = init.args + init.kwonlyargs if init else []
+        types = {each.arg: ast.unparse(each.annotation or ast.Name("float")) for each in own if each.arg != "self"}
+        if init and not init.kwarg:
+            return types
+        bases = getattr(node, "bases", [])  # one takes what **rest hands on, or all where there is no __init__
+        inherited = constructor(f"{module}.{ast.unparse(bases[0])}") if len(bases) == 1 else None
+        return None if inherited is None else inherited | types
     return None

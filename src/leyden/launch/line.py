@@ -1,7 +1,6 @@
-"""A command line: its overrides, Hydra's own flags, the text of --help, and the screen that all of it is said on."""
+"""A command line: its overrides, Hydra's own flags, the text of --help, and the screen."""
 
 import io
-import itertools
 import re
 import sys
 import textwrap
@@ -11,60 +10,50 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from leyden import UserError
+from leyden import UserError, require
 from leyden.launch import keys
 
-FLAGS = {  # Hydra's own flags -> what may follow, as a pattern
-    "-h --help --hydra-help --version --resolve -m --multirun": "",
-    "-c --cfg": "job|hydra|all",
-    "-p --package -cn --config-name -cd --config-dir": ".+",
-    "-i --info": "all|config|defaults|defaults-tree|plugins|searchpath",
-    "-sc --shell-completion": r"(install|uninstall|query)=\w+",
-}
+# Hydra's own flags: those without a value, those with one, and all by their initials, such as -cn
+ALONE = ("--help", "--hydra-help", "--version", "--resolve", "--multirun")
+VALUED = ("--cfg", "--info", "--package", "--config-name", "--config-dir", "--shell-completion")
+SHORT = {"-" + "".join(re.findall(r"-(\w)", flag)): flag for flag in ALONE + VALUED}
 
 
 @dataclass
 class Line:
-    """A command line, split."""
+    """A command line, split. `keys`: its overrides, `typed`: with those that were taken out."""
 
-    config: str  # the primary config's name
-    keys: list[str] = field(default_factory=list)  # overrides, in order: key=value, +key=value, ++key=value, ~key
-    flags: list[str] = field(default_factory=list)  # Hydra's own flags with their values
+    config: str
+    keys: list[str] = field(default_factory=list)
+    flags: dict[str, str] = field(default_factory=dict)  # by their long names
     multirun: bool = False
-    typed: list[str] = field(default_factory=list)  # the overrides before any was taken out
-
-    def value(self, *spellings: str) -> str | None:
-        """What follows a flag; None: it is not there."""
-        return next((value for flag, value in itertools.pairwise(self.flags) if flag in spellings), None)
+    typed: list[str] = field(default_factory=list)
 
     def take(self, *names: str) -> dict[str, str]:
         """Remove the plain overrides of these names; returns their values."""
-        taken = [key for key in self.keys if "=" in key and key.partition("=")[0] in names]
+        taken = [key for key in self.keys if key.startswith(tuple(f"{name}=" for name in names))]
         self.keys = [key for key in self.keys if key not in taken]
         return {name_of(key): value_of(key) for key in taken}
 
 
 def split(argv: list[str], config: str) -> Line:
-    """Overrides and flags of `sys.argv[1:]`; UserError where there is no such flag, or its value is missing."""
+    """Raises UserError where there is no such flag, or its value is missing."""
     line, tokens = Line(config), iter(argv)
-    patterns = {flag: pattern for flags, pattern in FLAGS.items() for flag in flags.split()}
     for token in tokens:
-        flag, _, value = token.partition("=")
         if not token.startswith("-"):
             line.keys.append(token)
-        elif flag not in patterns:
-            key = flag.lstrip("-")
-            there = f"`{flag}` is no flag; keys are typed as in {key}={value or next(tokens, '<value>')}."
-            raise UserError(keys.elsewhere(key) or there)
-        elif not (pattern := patterns[flag]):
-            line.flags.append(flag)
-        elif re.fullmatch(pattern, value := value or next(tokens, "")):
-            line.flags += [flag, value]
-        else:
-            raise UserError(f"`{flag}` must be followed by {pattern.replace('|', ', ')}; got `{value}`.")
+            continue
+        flag, _, value = token.partition("=")
+        flag = SHORT.get(flag, flag)
+        value = "" if flag in ALONE else value or next(tokens, "")
+        if flag not in ALONE + VALUED:
+            key = f"{flag.lstrip('-')}={value or '<value>'}"
+            raise UserError(keys.elsewhere(key, config) or f"`{flag}` is no flag; keys are typed as in {key}.")
+        require(flag in ALONE or value != "", flag, "followed by a value", value)
+        line.flags[flag] = value
     line.typed = list(line.keys)
-    line.config = (line.value("-cn", "--config-name") or config).removesuffix(".yaml")
-    line.multirun = not {"-m", "--multirun"}.isdisjoint(line.flags) or "hydra.mode=MULTIRUN" in line.keys
+    line.config = line.flags.get("--config-name", config).removesuffix(".yaml")
+    line.multirun = "--multirun" in line.flags or "hydra.mode=MULTIRUN" in line.keys
     return line
 
 
@@ -74,28 +63,26 @@ def name_of(override: str) -> str:
 
 
 def value_of(override: str) -> str:
-    """The value of an override as text, without the quotes around it."""
-    value = override.partition("=")[2]
-    quoted = re.fullmatch(r"(['\"])(.*)\1", value)
-    return quoted[2].replace("\\" + quoted[1], quoted[1]) if quoted else value
+    """The value of an override as text, without quotes."""
+    return re.sub(r"^(['\"])(.*)\1$", r"\2", override.partition("=")[2])
 
 
 def show_help(config: str, conf: Path) -> str:
-    """What can be typed after `python src/<config>.py`: groups with their options, and keys with their comments."""
+    """Groups with their options, and keys with their comments."""
     text = (conf / f"{config}.yaml").read_text(encoding="utf-8")
-    inherited = re.findall(r"^  - (?!_self_)(\w+)$", text, re.M)
-    text = "\n".join([*((conf / f"{name}.yaml").read_text(encoding="utf-8") for name in inherited), text])
+    for name in re.findall(r"^  - (?!_self_)(\w+)$", text, re.M):  # inherited configs
+        text = (conf / f"{name}.yaml").read_text(encoding="utf-8") + "\n" + text
     lines = [f"Usage: python src/{config}.py [group=option ...] [key=value ...]", "", "Groups"]
-    for folder in sorted(path.relative_to(conf) for path in conf.rglob("*") if path.is_dir()):
+    for folder in sorted(path.relative_to(conf) for path in conf.rglob("*/")):
         options = " ".join(sorted(file.stem for file in (conf / folder).glob("[!_]*.yaml")))
         if re.search(rf"^  - (optional )?{folder.parts[0]}:", text, re.M):
             lines += textwrap.wrap(f"{folder.as_posix():<14}{options}", 100, subsequent_indent=" " * 14)
-    keys = "The config: usual choices and keys, typed as in checkpoint.monitor=val/loss; --cfg job shows all of it"
+    keys = "Usual choices and keys, typed as in checkpoint.monitor=val/loss; --cfg job shows the whole config"
     return "\n".join([*lines, "", keys, "", text])
 
 
 class Pipe(io.FileIO):
-    """What a process writes to; nothing is heard of a reader that has gone, as `| head` does."""
+    """A stream whose reader may go, as that of `| head` does."""
 
     def write(self, data: Any) -> int:
         try:
@@ -105,7 +92,7 @@ class Pipe(io.FileIO):
 
 
 def open_screens() -> None:
-    """Let stdout and stderr of this process show `?` for a letter that they lack, and outlive their readers."""
+    """Let stdout and stderr show `?` for a letter that they lack, and outlive their readers."""
     for name in ("stdout", "stderr"):
         stream: Any = getattr(sys, name)
         if stream is None or stream is not getattr(sys, f"__{name}__"):  # somebody else's, or done before
@@ -118,7 +105,7 @@ def open_screens() -> None:
 
 @contextmanager
 def answering() -> Iterator[None]:
-    """What every script does for what it says: a mistake of the user's ends in its sentence and its status."""
+    """Let a mistake of the user's end in its sentence and its status."""
     open_screens()
     try:
         yield

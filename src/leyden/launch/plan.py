@@ -4,169 +4,138 @@ import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from leyden import UserError, require
-from leyden.launch import cluster, overrides, ranks, sweeps
-from leyden.launch.keys import elsewhere
+from leyden.launch import cluster, ranks, sweeps
 from leyden.launch.line import Line, name_of, split, value_of
-from leyden.launch.overrides import Composed
+from leyden.launch.overrides import Composed, compose
 from leyden.run import configs, keys, paths
 from leyden.run.run import Run, Status
 
-SHOWS = ("--cfg", "-c", "--info", "-i", "--hydra-help", "--version", "--shell-completion", "-sc")  # nothing runs
-ASKED = {  # overrides that are taken as they are typed
-    "train": ("resume", "rerun", "sweep"),
-    "eval": ("run",),
-    "predict": ("run", "input", "output"),
-    "export": ("run", "output"),
+SHOWS = {"--cfg", "--info", "--hydra-help", "--version", "--shell-completion"}  # flags with which nothing runs
+# overrides of each script that are taken as they are typed
+ASKED = {"train": "resume rerun sweep", "eval": "run", "predict": "run input output", "export": "run output"}
+OURS = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "run_dir", "hydra.searchpath")  # not to be typed
+NAME = r"|(?![.-])(?!latest$)(?!.*\.ckpt$)[\w.+@-]{1,100}"  # of a run, or none
+GROUPS = {  # what an old run is for -> the groups that may be typed, too
+    "resume": ("trainer", "logger", "profiler", "callbacks"),
+    "rerun": ("model", "data", "task", "optimizer", "scheduler", "trainer", "callbacks", "logger", "profiler", "hydra"),
+    "run": ("trainer", "logger"),
 }
-OWN_DIRECTORY = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "run_dir")
-OURS = r"\..*|config\.yaml|train\.log|rank\d+\.log"  # what a run leaves that was killed before its run.json
-NAME = r"(?![.-])(?!latest$)(?!.*\.ckpt$)[\w.+@-]{1,100}"  # of a run
-RESUME, RERUN, READ = "resume", "rerun", "run"  # what is typed before an old run: what it is wanted for
-GROUPS = {  # the groups that may then be typed, too; None: any of one part of the config
-    RESUME: ("trainer", "logger", "profiler", "callbacks"),
-    RERUN: None,
-    READ: ("trainer", "logger"),
-}
-WHOLE = ("experiment", "debug", "local", "search")  # groups that speak of the whole config
-PRECISION = ("precision", "deterministic", "benchmark")  # how a run's trainer makes numbers, in whatever evaluates it
+PRECISION = ("precision", "deterministic", "benchmark")  # how a trainer makes numbers
 WATCHERS = {"gradients", "finite", "memory"}  # callbacks that only look
 
 
 @dataclass
 class Start:
-    """A command that is ready to run. `mode`: run, multirun (Hydra composes each job) or show (Hydra prints)."""
+    """A command that is ready to run. `mode`: run, multirun or show (Hydra prints)."""
 
     mode: str
-    line: Line
     config: Composed
     directory: Path = Path()
     fresh: bool = False  # this command made the directory
 
 
 def plan(argv: list[str], config: str) -> Start:
-    """Read the command line, check it and choose the directory; leaves where the run is complete already.
-
-    Raises UserError: whatever is wrong with it, a line for each mistake.
-    """
-    line = split(argv, config)
-    logs = paths.logs_folder(*[value_of(key) for key in line.keys if name_of(key) == "log_dir"][-1:])
-    asked = {name: value for name, value in line.take(*ASKED.get(config, ())).items() if value not in ("", "null")}
+    """Read the command line, check it and choose the directory; leaves where the run is complete already."""
+    line, names = split(argv, config), ASKED.get(config, "").split()
+    typed = {name_of(key): value_of(key) for key in line.keys}
+    logs, longer = paths.logs_folder(typed.get("log_dir")), not typed.keys().isdisjoint(keys.GROWTH)
+    asked = {name: value for name, value in line.take(*names).items() if value not in ("", "null")}
     if config == "train" and len(asked) > 1:
-        raise UserError(f"{' and '.join(f'{name}=' for name in asked)} exclude each other; take one of them out.")
+        raise UserError(f"{' and '.join(asked)} exclude each other; type one of them.")
     again = cluster.requeued(logs / "sweep")
     if again and line.multirun and not asked:
         asked["sweep"] = str(again)
     sweep = sweeps.go_on(line, asked["sweep"], logs) if "sweep" in asked else None
-    found, run = composed(line, config, line.take("rerun") if sweep else asked, logs)
-    forbid(line)
-    if not {*SHOWS}.isdisjoint(line.flags):
-        return Start("show", line, found)
+    asked = line.take("rerun") if sweep else asked
+
+    # the config, of an old run or of conf/
+    purpose = next((name for name in GROUPS if name in asked), "")
+    if "run" in names and not purpose:
+        raise UserError("Which run? Type run=<run>: a directory, checkpoint or latest.")
+    run = paths.find(asked[purpose], logs, purpose == "resume" and not longer) if purpose else None
+    found = stored_config(line, run, purpose, asked) if run else compose(line, paths.CONF)
+    for key in line.keys:
+        if name_of(key) in OURS or (name_of(key) == "name" and line.multirun):
+            raise UserError(f"{key} cannot be set; type log_dir=, --config-dir, or name= without -m.")
+    if line.multirun and ranks.outside():
+        raise UserError("torchrun and srun start one run; type python, or -m hydra/launcher=slurm.")
+    if SHOWS & line.flags.keys():
+        return Start("show", found)
     tree, folder = found.tree, paths.in_project(found.tree.log_dir)
     if config in ("predict", "export") and (ranks.outside() or ranks.count(tree.trainer) > 1):
         raise UserError(f"{config}.py runs in one process, without torchrun; type trainer.devices=1.")
+
+    # the directory
     if line.multirun:
-        return Start("multirun", line, found, sweep or paths.create(folder / "sweep"), sweep is None)
-    if run and "resume" in asked:
-        return going_on(line, run, found, asked["resume"], is_longer(line))
-    name = str(tree.name) if config == "train" and tree.name is not None else None
-    require(not name or bool(re.fullmatch(NAME, name)), "name", "letters, digits, . + - _ or @, and not latest", name)
+        return Start("multirun", found, sweep or paths.create(folder / "sweep"), sweep is None)
+    if run and purpose == "resume":
+        return going_on(run, found, asked["resume"], longer)
+    name = str(tree.name) if config == "train" and tree.name is not None else ""
+    require(bool(re.fullmatch(NAME, name)), "name", "letters, digits, . + - _ or @, and not latest", name)
     before = folder / config / name if name else cluster.requeued(folder / config)
     if before and before.exists():
-        return go_on_with_name(line, Run(before), found)
-    return Start("run", line, found, paths.create(folder / config, name), True)
+        return go_on_with_name(Run(before), found)
+    return Start("run", found, paths.create(folder / config, name), True)
 
 
-def composed(line: Line, config: str, asked: dict[str, str], logs: Path) -> tuple[Composed, Run | None]:
-    """The config of a command, and the old run that it starts from or goes on with.
-
-    Raises UserError: what is typed is wrong, or there is no such run.
-    """
-    purpose = next((name for name in GROUPS if name in asked), "")
-    if purpose == RESUME and line.multirun:
-        raise UserError(f"resume={asked['resume']} goes on with one run; take -m out.")
-    if not purpose and "run" in ASKED.get(config, ()):
-        answer = next(filter(None, (elsewhere(name_of(key)) for key in line.keys)), "")
-        raise UserError(answer or f"Which run? Type run=<directory, checkpoint or latest>; see {config}.py --help.")
-    if not purpose:
-        return overrides.compose(line, paths.CONF), None
-    run = paths.find(asked[purpose], logs, unfinished=purpose == RESUME and not is_longer(line))
-    if purpose == RESUME:
+def stored_config(line: Line, run: Run, purpose: str, asked: dict[str, str]) -> Composed:
+    """The config of a run with what is typed on top of it; UserError for what does not go with the purpose."""
+    if purpose == "resume":
+        require(not line.multirun, "resume", "typed without -m", asked["resume"])
         run.check_free()
-    found = stored_config(line, run.directory, purpose)
-    if purpose == READ:
-        found.tree.update({name: configs.literal(value) for name, value in asked.items()})
-        found.tree.run = str(run.checkpoint(asked["run"]))
-    return found, run
-
-
-def stored_config(line: Line, directory: Path, purpose: str) -> Composed:
-    """The tree of a run with what is typed on top of it; what may be typed depends on the purpose.
-
-    Raises UserError: the run cannot be read, or what is typed does not go with it.
-    """
-    old, groups = configs.stored(directory), GROUPS[purpose]
+    old = configs.stored(run.directory)
     chosen = [key for key in line.keys if (paths.CONF / name_of(key)).is_dir()]
     for key in chosen:
-        if name_of(key) in WHOLE or (groups and name_of(key) not in groups):
-            choice = ", ".join(groups or [f"any group but {', '.join(WHOLE)}"])
-            raise UserError(f"{key} cannot be chosen for a run that is there already; what can: {choice}.")
-        if line.multirun and "," in key and "[" not in key:
-            raise UserError(f"{key}: a sweep of an old run varies keys, not groups; take the comma out.")
+        if name_of(key).split("/")[0] not in GROUPS[purpose]:
+            raise UserError(f"{key} cannot be chosen for a run that exists; what can: {', '.join(GROUPS[purpose])}.")
 
-    def merge(composed: DictConfig, loader: Any) -> DictConfig:
+    def merge(composed: DictConfig) -> DictConfig:
         tree = old.copy()
-        OmegaConf.set_struct(tree, False)
-        if purpose == READ:
+        if purpose == "run":
             evaluate(tree, composed)
+            tree.update({name: configs.literal(value) for name, value in asked.items()})
+            tree.run = str(run.checkpoint(asked["run"]))
         else:
             for key in chosen:
-                take_over(tree, composed, name_of(key), loader)
+                take_over(tree, composed, name_of(key).replace("/", "."))
             tree.update(resume=None, exact=True, init_from=tree.get("init_from"))  # unless it is typed again
-        if purpose == RERUN:
-            tree.update(name=None, rerun=str(directory), log_dir=composed.log_dir)
+        if purpose == "rerun":
+            tree.update(name=None, rerun=str(run.directory), log_dir=composed.log_dir)
         tree.update({name: composed.get(name) for name in ("trusted", "own", "hydra")})  # never what is stored
         OmegaConf.set_struct(tree, True)
         return tree
 
-    found = overrides.compose(line, paths.CONF, merge)
-    for key in line.keys if purpose == RESUME else ():
-        check_resumable(key, old, found.tree, directory)
+    found = compose(line, paths.CONF, merge)
+    if several := [key for key, options in found.choices.items() if len(options) > 1]:
+        raise UserError(f"{several[0]}: a sweep of an old run varies keys, not groups.")
+    for key in line.keys if purpose == "resume" else ():
+        check_resumable(key, old, found.tree, run)
     return found
 
 
 def evaluate(tree: DictConfig, composed: DictConfig) -> None:
-    """Put what an evaluation has of its own in the place of the run's; the trainer keeps how numbers are made."""
-    kept = {name: tree.trainer[name] for name in PRECISION if name in tree.trainer}
-    for name in ("callbacks", "profiler", "logger"):
-        tree.pop(name, None)
+    """Put what an evaluation has of its own in the place of the run's, but for how numbers are made."""
+    kept = {name: tree.trainer.get(name) for name in PRECISION}
+    tree.update(callbacks={}, profiler=None, logger={})
     tree.update(dict(composed.items_ex(resolve=False)))
     tree.trainer.update(kept)
     if OmegaConf.select(tree, "model.weights"):  # the checkpoint has them
         tree.model.weights = None
 
 
-def take_over(tree: DictConfig, composed: DictConfig, name: str, loader: Any) -> None:
-    """Put a typed group in the place of the run's; of a trainer what its file says, as epochs stay those of the run."""
-    dotted = name.replace("/", ".")
-    node = OmegaConf.select(composed, dotted)
-    if node is None:
-        tree.pop(name, None)
-        return
-    if name == "trainer":
-        file = loader.repository.load_config(f"trainer/{composed.hydra.runtime.choices.trainer}")
-        said = {*keys.PLACE, *(f"trainer.{key}" for key in file.config if file.defaults_list)}
-        node = {key: node[key] for key in node if f"trainer.{key}" in said}
-    OmegaConf.update(tree, dotted, node, merge=name == "trainer", force_add=True)
+def take_over(tree: DictConfig, composed: DictConfig, group: str) -> None:
+    """Put a typed group in the place of the run's; a trainer says where to compute, as epochs stay those of the run."""
+    for key in [key for key in keys.PLACE if key.startswith(f"{group}.")] or [group]:
+        OmegaConf.update(tree, key, OmegaConf.select(composed, key), merge=False, force_add=True)
 
 
-def check_resumable(key: str, old: DictConfig, tree: DictConfig, directory: Path) -> None:
-    """Raises UserError for what cannot be changed while a run goes on, or only without being exact."""
-    name, new = name_of(key), f"init_from={directory} for a new run from its weights"
+def check_resumable(key: str, old: DictConfig, tree: DictConfig, run: Run) -> None:
+    """Raises UserError for what cannot be changed while a run goes on."""
+    name, new = name_of(key), f"init_from={run.directory} for a new run from its weights"
     then, now = (OmegaConf.select(each, name) for each in (old, tree))
     watched = name == "callbacks" and set(then or ()) ^ set(now or ()) <= WATCHERS
     if then == now or watched or name == "trainer":  # how many processes it makes, the checkpoint knows
@@ -177,41 +146,24 @@ def check_resumable(key: str, old: DictConfig, tree: DictConfig, directory: Path
         raise UserError(f"{key} would change the numbers; type exact=false to go on all the same, or {new}.")
 
 
-def forbid(line: Line) -> None:
-    """Raises UserError for what would make two runs share a directory, or cannot be both."""
-    for key in line.keys:
-        name = name_of(key)
-        if name in OWN_DIRECTORY:
-            raise UserError(f"{key}: each run makes a directory of its own; type log_dir=<folder> or name=<name>.")
-        if name == "name" and line.multirun:
-            raise UserError(f"{key}: a sweep has many runs, which cannot share a name; take it or -m out.")
-        if name == "hydra.searchpath":
-            raise UserError(f"{key}: type --config-dir <folder> for configs from elsewhere.")
-    if len({"-m", "--multirun", *SHOWS}.intersection(line.flags)) > 1:
-        raise UserError("--cfg and --info show one run, one at a time; take -m or the other flag out.")
-
-
-def is_longer(line: Line) -> bool:
-    """Whether a run is to go on for longer than it was meant to."""
-    return any(name_of(key) in keys.GROWTH for key in line.keys)
-
-
-def go_on_with_name(line: Line, run: Run, found: Composed) -> Start:
+def go_on_with_name(run: Run, found: Composed) -> Start:
     """A command with name= that is typed again: it goes on, or starts where it was killed before its first step."""
     run.check_free()
-    foreign = [path.name for path in run.directory.iterdir() if not re.fullmatch(OURS, path.name)]
+    left = r"\..*|config\.yaml|train\.log|rank\d+\.log"  # by a run that was killed before its run.json
+    foreign = [path.name for path in run.directory.iterdir() if not re.fullmatch(left, path.name)]
     if foreign and run.status == Status.UNKNOWN:
         raise UserError(f"{run.directory} holds {foreign[0]}, which is of no run; type another name.")
     if not run.begun and run.status != Status.FINISHED:
-        return Start("run", line, found, run.directory)
+        return Start("run", found, run.directory)
     then = split(shlex.split(run.record.get("command") or "")[2:], "train").typed
-    if apart := " ".join(sorted({*line.typed} ^ {*then})):
-        do = f"type another name, or resume={run.directory}"
-        raise UserError(f"{run.directory} was started with other overrides ({apart}); {do}.")
-    return going_on(line, run, found._replace(tree=configs.continued(run.directory, found.tree)))
+    if apart := " ".join(sorted({*found.line.typed} ^ {*then})):
+        what = f"{run.directory} was started with other overrides ({apart})"
+        raise UserError(f"{what}; type another name, or resume={run.directory}.")
+    found.tree = configs.continued(run.directory, found.tree)
+    return going_on(run, found)
 
 
-def going_on(line: Line, run: Run, found: Composed, asked: str = "", longer: bool = False) -> Start:
+def going_on(run: Run, found: Composed, asked: str = "", longer: bool = False) -> Start:
     """A start that goes on from a checkpoint of a run, or from its newest; leaves where the run is complete."""
     where = paths.in_words(run.directory)
     if run.status == Status.FINISHED and not longer:
@@ -220,4 +172,4 @@ def going_on(line: Line, run: Run, found: Composed, asked: str = "", longer: boo
     print(f"going on with {where}")
     checkpoint = run.checkpoints / Path(asked).name if asked.endswith(".ckpt") else run.directory
     configs.set_resume_checkpoint(found.tree, run, str(checkpoint))
-    return Start("run", line, found, run.directory)
+    return Start("run", found, run.directory)

@@ -45,7 +45,7 @@ def go_on(line: Line, asked: str, logs: Path) -> Path:
     directory = find(asked, logs)
     said, typed = read_json(directory / "sweep.json"), {name_of(key) for key in line.keys}
     keys = [str(key) for key in said["keys"] if name_of(str(key)) not in typed]
-    config = str(line.value("-cn", "--config-name") or said.get("config") or line.config)
+    config = str(line.flags.get("--config-name") or said.get("config") or line.config)
     refused = [key for key in keys if not re.fullmatch(KEYS + OF_HYDRA, key)]
     refused += [key for key in keys if "$" in key and (paths.CONF / name_of(key)).is_dir()]  # another option then
     refused += [] if re.fullmatch(r"\w[\w.-]*", config) else [config]

@@ -91,7 +91,6 @@ def test_eval_needs_a_run(said):
         (["hydra.run.dir=/tmp/x"], "log_dir"),
         (["run_dir=/tmp/x"], "log_dir"),
         (["-m", "name=a", "seed=1,2"], "name"),
-        (["-m", "seed=1,2", "--cfg", "job"], "-m"),
         (["name=latest"], "name"),
         (["model=null"], "cnn"),
     ],

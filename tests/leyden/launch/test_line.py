@@ -15,7 +15,7 @@ from leyden.run import paths
 def test_split_sorts_overrides_from_flags():
     line = split(["a=1", "-cn", "other.yaml", "--cfg=job", "-m", "~b", "-cd", "x y", "+c=2"], "train")
     assert line.keys == ["a=1", "~b", "+c=2"]
-    assert line.flags == ["-cn", "other.yaml", "--cfg", "job", "-m", "-cd", "x y"]
+    assert line.flags == {"--config-name": "other.yaml", "--cfg": "job", "--multirun": "", "--config-dir": "x y"}
     assert (line.config, line.multirun) == ("other", True)
 
 
@@ -30,9 +30,9 @@ def test_take_removes_plain_overrides_and_keeps_what_was_typed():
     assert line.keys == ["+run=c", "seed=1", "run.x=1"]
 
 
-@pytest.mark.parametrize("argv", [["--rate"], ["-cn"], ["--config-dir="], ["--cfg", "all of it"]])
+@pytest.mark.parametrize("argv", [["--rate"], ["-cn"], ["--config-dir="], ["--cfg"]])
 def test_a_flag_that_is_none_is_refused(argv):
-    with pytest.raises(UserError, match=f"`{argv[0].rstrip(chr(61))}` (is no flag|must be followed)"):
+    with pytest.raises(UserError, match=r"`--[a-z-]+` (is no flag|must be followed)"):
         split(argv, "train")
 
 
@@ -42,7 +42,7 @@ def test_help_offers_groups_with_their_options_and_keys_with_their_comments():
         re.search(r"^model         cnn .*mlp .*resnet", text, re.M) and "_loader" not in text and "hydra/" not in text
     )
     assert "  - model: cnn\n" in text and "log_dir: logs           # folder of all runs" in text
-    assert all(len(line) <= 100 for line in text.partition("The config")[0].splitlines())
+    assert all(len(line) <= 100 for line in text.partition("Usual choices")[0].splitlines())
 
 
 def test_a_config_that_inherits_has_the_groups_and_keys_of_both():

@@ -119,7 +119,7 @@ def test_a_config_from_elsewhere_is_not_taken_from_a_sweep(tmp_path, config):
         sweeps.go_on(split([], "train"), str(tmp_path), tmp_path)
     line = split(["-cn", "mine", "--config-dir", "/y"], "train")
     sweeps.go_on(line, str(tmp_path), tmp_path)
-    assert line.config == "mine" and line.flags[-1] == "/y"
+    assert line.config == "mine" and line.flags["--config-dir"] == "/y"
 
 
 def test_what_a_sweep_may_have_stored_and_what_is_typed_again_counts(tmp_path):

@@ -87,17 +87,25 @@ class Composition:
         self.choices: Options = {}
         self.keys: Options = {}
         for text in line.keys:
-            values = self.values(text)
-            if values and self.options(values[0].key_or_group) and not isinstance(values[0].value(), dict):
-                self.choices[text] = [each for each in values if self.is_option(each)]
-            else:
-                self.keys[text] = values
+            self.read(text)
+
+    def read(self, text: str) -> None:
+        """Take in what is typed, of a group or of a key."""
+        values = self.values(text)
+        if values and self.options(values[0].key_or_group) and not isinstance(values[0].value(), dict):
+            self.choices[text] = [each for each in values if self.is_option(each)]
+        else:
+            self.keys[text] = values
 
     def composed(self, merge: Merge | None) -> Composed:
         """The tree with all overrides, where nothing is mistaken."""
         line, typed = self.line, self.choices | self.keys
         tree = self.tree(self.choices)
         line.multirun |= getattr(tree.hydra.mode, "name", "") == "MULTIRUN"
+        ranges, names = tree.hydra.sweeper.get("params"), [name_of(key) for key in line.keys]
+        for key in ranges if line.multirun and isinstance(ranges, DictConfig) else ():  # of a search's YAML
+            if key not in names:
+                self.read(f"{key}={ranges[key]}")
         for group in GLOBAL:
             if isinstance(tree.get(group), DictConfig):
                 self.mistakes[group] = f"conf/{group}: its file needs the first line '# @package _global_'."
@@ -121,7 +129,8 @@ class Composition:
                 what = f"nothing in the config names ${{{group}}}; add {group}: ${{{group}}} to the YAML of the task"
                 self.mistakes.setdefault(text, f"{text}: {what}.")
         if not self.mistakes:
-            ConfigLoaderImpl._apply_overrides_to_config([values[0] for values in self.keys.values() if values], tree)
+            first = [values[0] for text, values in self.keys.items() if values and "interval(" not in text]
+            ConfigLoaderImpl._apply_overrides_to_config(first, tree)
 
         if "--cfg" in line.flags or "-c" in line.flags:  # what is shown of a sweep is its first job
             line.keys = [str(values[0].input_line) for values in typed.values() if values]

@@ -128,7 +128,8 @@ def start_job(function: Function, script: str, cfg: DictConfig) -> Any:
     if cluster.follows():
         return cluster.join(function)
     directory = Path(HydraConfig.get().runtime.output_dir)
-    return sweeps.attempt(directory, cfg, partial(carry_out, function, script, directory))
+    with cluster.awaited():
+        return sweeps.attempt(directory, cfg, partial(carry_out, function, script, directory))
 
 
 def carry_out(function: Function, script: str, directory: Path, cfg: DictConfig, apart: bool = False) -> Any:

@@ -87,10 +87,10 @@ def awaited() -> Iterator[None]:
 
 def store() -> Any:
     """What all ranks share before there is a process group; UserError where they do not come."""
-    from torch.distributed import PrefixStore, rendezvous
+    from torch.distributed import rendezvous
 
     try:
-        return PrefixStore("leyden", hearing(lambda: next(iter(rendezvous("env://", timeout=WAIT)))[0]))
+        return hearing(lambda: next(iter(rendezvous("env://", timeout=WAIT)))[0])
     except Exception as error:  # of sockets, of torch, of the time
         raise UserError(f"The ranks did not meet ({said(error)}); start all of them by srun or torchrun.") from error
 
@@ -120,12 +120,18 @@ def join(function: Callable[[DictConfig], Any]) -> Any:
 
 def together(function: Callable[[DictConfig], Any], cfg: DictConfig) -> Any:
     """Run the function in one of several ranks; RankError where another one is lost, which ends the collectives."""
-    ended = threading.Event()
     if cfg.trainer.devices > 1 and ranks.gpus(cfg.trainer.accelerator) == 1:  # each sees its own, as number 0
         os.environ.update(LOCAL_RANK="0", GROUP_RANK=os.environ["RANK"])
         cfg.trainer.update(devices=1, num_nodes=int(os.environ["WORLD_SIZE"]))
-    SHARED[0].set(f"alive {os.environ['RANK']}", "")
-    threading.Thread(target=show_life, args=[ended], daemon=True).start()
+    alive, ended = f"alive {os.environ['RANK']}", threading.Event()
+    SHARED[0].set(alive, "")
+
+    def show_life() -> None:
+        with suppress(RuntimeError):  # rank 0 is gone
+            while not ended.wait(1):
+                SHARED[0].set(alive, str(time.time()))
+
+    threading.Thread(target=show_life, daemon=True).start()
     try:
         return function(cfg)
     except Exception:
@@ -137,13 +143,6 @@ def together(function: Callable[[DictConfig], Any], cfg: DictConfig) -> Any:
         raise ranks.RankError(why) from None  # what the collectives say of it is in train.log
     finally:
         ended.set()
-
-
-def show_life(ended: threading.Event) -> None:
-    """Let the others see that this process lives."""
-    with suppress(RuntimeError):  # rank 0 is gone
-        while not ended.wait(1):
-            SHARED[0].set(f"alive {os.environ['RANK']}", str(time.time()))
 
 
 def lost_ranks() -> str:

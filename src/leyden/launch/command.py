@@ -82,7 +82,7 @@ def single(function: Function, start: Start, config: str) -> None:
         if not start.fresh and tree.get("resume"):  # what Hydra noted when the run began stays
             tree.hydra.output_subdir = None
     context = HydraContext(config_loader=start.config.loader, callbacks=Callbacks(tree))
-    job = partial(carry_out, function, ranks.script(function), directory)
+    job = partial(carry_out, function, os.path.abspath(sys.argv[0]), directory)
     with Run(directory).claim():
         done = run_job(job, tree, "hydra.run.dir", None, context, configure_logging=False)
     if done.status != JobStatus.COMPLETED:
@@ -113,7 +113,7 @@ def sweep(function: Function, start: Start, config: str) -> None:
             tree.hydra.job.config_name = "primary"
             typed = [key for key in typed if not (paths.CONF / name_of(key)).is_dir()]
     context = HydraContext(config_loader=loader, callbacks=Callbacks(tree))
-    job = partial(start_job, function, ranks.script(function))  # which is not known where a launcher has pickled it
+    job = partial(start_job, function, os.path.abspath(sys.argv[0]))
     sweeper = Plugins.instance().instantiate_sweeper(hydra_context=context, task_function=job, config=tree)
     with sweeps.kept(directory, start.line):
         sweeper.sweep(typed)

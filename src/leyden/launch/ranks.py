@@ -1,8 +1,6 @@
 """One process per device: the job process starts them from the composed config and waits; it never trains itself."""
 
 import faulthandler
-import inspect
-import json
 import os
 import re
 import shlex
@@ -21,7 +19,7 @@ from typing import Any, NoReturn
 
 from omegaconf import DictConfig, OmegaConf
 
-from leyden import Failed, UserError, require, said
+from leyden import UserError, require, said
 
 GRACE = 10  # seconds that the other ranks get to end by themselves after one has failed
 SIGNALS = [number for number in signal.Signals if number.name in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2")]
@@ -79,7 +77,7 @@ def outside() -> bool:
 class Rank(subprocess.Popen):
     """A rank as the job process sees it: in a session of its own, with a pipe that ends with the job.
 
-    `left`: what it has left there: a status, and a value, the mistake of a UserError, or an error and its time.
+    `left`: what it has left there: a value, a UserError, or the words of another error and its time.
     """
 
     def __init__(self, number: int, script: str, words: dict[str, Any], run_dir: Path):
@@ -93,11 +91,10 @@ class Rank(subprocess.Popen):
             super().__init__(command, stdin=none, stdout=out, stderr=out, env=env, pass_fds=fds, start_new_session=True)
 
     def has_ended(self) -> bool:
-        if self.poll() is None:
-            return False
+        ended = self.poll() is not None
         with suppress(EOFError, OSError):  # it was killed
-            self.left = json.loads(self.pipe.recv()) if self.pipe.poll() else {}
-        return True
+            self.left = self.pipe.recv() if ended and self.pipe.poll() else {}
+        return ended
 
     def kill(self) -> None:
         """Kill it and the workers that it started."""
@@ -105,13 +102,8 @@ class Rank(subprocess.Popen):
             os.killpg(self.pid, signal.SIGKILL)
 
 
-def script(function: Callable[[DictConfig], Any]) -> str:
-    """The file that a function is in."""
-    return os.path.abspath(inspect.getfile(inspect.unwrap(function)))
-
-
 def start(script: str, cfg: DictConfig, run_dir: Path, processes: int) -> Any:
-    """Run a script with cfg in new processes, one per rank, and wait; returns what rank 0 returned, through JSON.
+    """Run a script with cfg in new processes, one per rank, and wait; returns what rank 0 returned.
 
     Raises UserError where a rank did, SystemExit(128 + signal) after a signal, RankError for any other bad end.
     """
@@ -174,9 +166,8 @@ def wait(ranks: list[Rank], received: list[int], lag: float) -> Rank | None:
 
 def outcome(ranks: list[Rank], culprit: Rank | None, received: list[int]) -> Any:
     """Rank 0's value, or the error that the ranks' ends amount to."""
-    for rank in ranks:
-        if "mistake" in rank.left:
-            raise (Failed if rank.left["status"] == Failed.status else UserError)(rank.left["mistake"])
+    if mistakes := [rank.left["mistake"] for rank in ranks if "mistake" in rank.left]:
+        raise mistakes[0]
     died = max(-culprit.returncode, culprit.returncode - 128) if culprit else 0  # of this signal, or obeyed it
     if (stop := received[0] if received else died) in SIGNALS:
         raise SystemExit(128 + stop)
@@ -184,10 +175,10 @@ def outcome(ranks: list[Rank], culprit: Rank | None, received: list[int]) -> Any
         return ranks[0].left["value"]
     if "error" in culprit.left:  # the first to leave need not be the first that failed
         culprit = min(ranks, key=lambda rank: rank.left.get("time", float("inf")))
-    how = culprit.left.get("error") or f"left with status {culprit.returncode} before the end"
-    if culprit.returncode < 0 and not culprit.left:
+    how = f"left with status {culprit.returncode} before the end"
+    if culprit.returncode < 0:
         how = f"was ended by signal {-culprit.returncode} ({signal.strsignal(-culprit.returncode)})"
-    raise RankError(f"rank {culprit.number} {how}; see {culprit.log}")
+    raise RankError(f"rank {culprit.number} {culprit.left.get('error', how)}; see {culprit.log}")
 
 
 # a rank
@@ -211,17 +202,18 @@ def enter(function: Callable[[DictConfig], Any]) -> NoReturn:
     if not OmegaConf.is_list(cfg.trainer.devices):  # which says which GPUs
         cfg.trainer.devices = int(os.environ["WORLD_SIZE"])
     listen()
+    left: dict[str, Any] = {}
     try:
-        left = {"status": 0, "value": function(cfg)}
+        left["value"] = function(cfg)
     except UserError as mistake:
-        left = {"status": mistake.status, "mistake": str(mistake)}
+        left["mistake"] = mistake
     except Exception as error:
-        left = {"status": 1, "error": f"failed: {type(error).__name__}: {said(error)}", "time": time.time()}
         traceback.print_exc()
-    job.send(json.dumps(left, default=float))
+        left |= {"error": f"failed: {type(error).__name__}: {said(error)}", "time": time.time()}
+    job.send(left)
     distributed = sys.modules.get("torch.distributed")
-    if left["status"]:  # a process group in the middle of a collective may never end
+    if "value" not in left:  # a process group in the middle of a collective may never end
         faulthandler.dump_traceback_later(5, exit=True)
     elif distributed and distributed.is_initialized():
         distributed.destroy_process_group()
-    sys.exit(left["status"])
+    sys.exit("value" not in left)

@@ -103,7 +103,6 @@ def test_a_lost_rank_is_named(rank_5, monkeypatch):
         raise ValueError("a bad number")
 
     monkeypatch.setattr(cluster.time, "sleep", live)
-    monkeypatch.setattr(cluster, "show_life", lambda *_: None)
     dead = None
     with pytest.raises(ValueError, match="a bad number"):  # its own fault
         cluster.together(fail, cfg)

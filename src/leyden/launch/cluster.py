@@ -89,15 +89,11 @@ def store() -> Any:
     """What all ranks share before there is a process group; UserError where they do not come."""
     from torch.distributed import rendezvous
 
+    meeting = ThreadPool(1).apply_async(lambda: next(iter(rendezvous("env://", timeout=WAIT)))[0])
     try:
-        return hearing(lambda: next(iter(rendezvous("env://", timeout=WAIT)))[0])
+        return meeting.get()  # meanwhile a signal is heard, which ends the process
     except Exception as error:  # of sockets, of torch, of the time
         raise UserError(f"The ranks did not meet ({said(error)}); start all of them by srun or torchrun.") from error
-
-
-def hearing(wait: Callable[[], Any]) -> Any:
-    """What a function of C++ returns at last; meanwhile a signal is heard, which ends the process."""
-    return ThreadPool(1).apply_async(wait).get()
 
 
 def lead(function: Callable[[DictConfig], Any], cfg: DictConfig) -> Any:
@@ -110,7 +106,7 @@ def lead(function: Callable[[DictConfig], Any], cfg: DictConfig) -> Any:
 def join(function: Callable[[DictConfig], Any]) -> Any:
     """Run the function on rank 0's config, as another rank; leave as rank 0 did where it has none."""
     SHARED.append(store())
-    text = hearing(lambda: SHARED[0].get("config")).decode()
+    text = SHARED[0].get("config").decode()
     if text.isdecimal():
         sys.exit(int(text))
     cfg: Any = OmegaConf.create(text)

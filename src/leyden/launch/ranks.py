@@ -3,7 +3,6 @@
 import faulthandler
 import os
 import re
-import shlex
 import signal
 import socket
 import subprocess
@@ -41,12 +40,12 @@ def count(trainer: DictConfig) -> int:
     if devices in ("auto", "-1"):  # without a GPU ddp means two, so that the same command works anywhere
         several = re.search("ddp|parallel", str(trainer.strategy).lower())
         here = gpus(trainer.accelerator) or (2 if several else 1)
-    slurm = int(os.environ.get("SLURM_NNODES") or 1) if here > 1 else 1
-    nodes = max(trainer.num_nodes, slurm)
+    nodes = max(trainer.num_nodes, int(os.environ.get("SLURM_NNODES") or 1) if here > 1 else 1)
     if nodes > 1 and not outside():
-        start = f"torchrun --nnodes={nodes} --nproc-per-node={here} --rdzv-backend=c10d --rdzv-endpoint=<first>:29500"
-        typed = f"{'srun python' if slurm > 1 else start} {shlex.join(sys.argv)}"
-        raise UserError(f"A run on {nodes} nodes (trainer.num_nodes, SLURM) needs a start on each: type `{typed}`.")
+        torchrun = (
+            f"torchrun --nnodes={nodes} --nproc-per-node={here} --rdzv-backend=c10d --rdzv-endpoint=<first>:29500"
+        )
+        raise UserError(f"A run on {nodes} nodes needs a start on each: type srun python, or {torchrun}, for python.")
     return here
 
 
@@ -84,11 +83,11 @@ class Rank(subprocess.Popen):
         self.number, self.left = number, dict[str, Any]()
         self.log = run_dir / (f"rank{number}.log" if number else "train.log")
         self.pipe, its_end = Pipe()
-        own = {"RANK": number, "LOCAL_RANK": number, "LEYDEN_RANK_PIPE": its_end.fileno()}
-        env = os.environ | {name: str(word) for name, word in (words | own).items()}
-        command, none, fds = [sys.executable, "-u", script], subprocess.DEVNULL, [its_end.fileno()]
+        words = words | {"RANK": number, "LOCAL_RANK": number, "LEYDEN_RANK_PIPE": its_end.fileno()}
+        env = os.environ | {name: str(word) for name, word in words.items()}
+        more: Any = {"stdin": subprocess.DEVNULL, "pass_fds": [its_end.fileno()], "start_new_session": True}
         with self.log.open("wb") if number else nullcontext() as out, its_end:
-            super().__init__(command, stdin=none, stdout=out, stderr=out, env=env, pass_fds=fds, start_new_session=True)
+            super().__init__([sys.executable, "-u", script], stdout=out, stderr=out, env=env, **more)
 
     def has_ended(self) -> bool:
         ended = self.poll() is not None

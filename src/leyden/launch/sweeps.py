@@ -1,6 +1,5 @@
 """A sweep: its directory, what it was started with, the numbers of its jobs, and how one job is tried."""
 
-import math
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -68,8 +67,7 @@ def kept(directory: Path, line: Line) -> Iterator[None]:
         yield
     except UserError as error:
         if before and not isinstance(error, Failed):
-            with lock(directory / ".lock"):
-                write_json(file, read_json(file) | {name: before.get(name) for name in started})
+            write_json(file, read_json(file) | before)
         raise
 
 
@@ -103,11 +101,11 @@ def attempt(directory: Path, cfg: DictConfig, carry_out: Callable[[DictConfig, b
             record = run.record  # as it is now that nobody else has it
             if not is_left(directory, cfg.get("retry_failed", False)):
                 raise Busy(f"it is {record['status']}")
-            value = carry_out(going_on(cfg, run), record.get("status") == Status.RUNNING)
-            last = {name: number for split in ("train", "val") for name, number in run.metrics.get(split, {}).items()}
-            if value is None and math.isnan(last.get(cfg.get("objective"), 0)):
-                raise Failed(f"{cfg.objective} is not a number.")
-            return value
+            tree = cfg
+            if run.config_file.is_file():  # it was stopped: its own config, not what conf/ says now
+                tree = configs.continued(directory, cfg)
+                configs.set_resume_checkpoint(tree, run, str(directory))
+            return carry_out(tree, record.get("status") == Status.RUNNING)
     except Busy as busy:
         print(f"job {directory.name} is not started: {busy}", flush=True)
     except Exception as error:  # this job's alone
@@ -128,12 +126,3 @@ def fail(directory: Path, what: str) -> None:
     print(f"job {directory.name} failed: {what.splitlines()[0]}", flush=True)
     if run.status != Status.FAILED:
         run.end(Status.FAILED, what)
-
-
-def going_on(cfg: DictConfig, run: Run) -> DictConfig:
-    """The config of a job that was stopped: its own, not what conf/ says now."""
-    if not run.config_file.is_file():
-        return cfg
-    tree = configs.continued(run.directory, cfg)
-    configs.set_resume_checkpoint(tree, run, str(run.directory))
-    return tree

@@ -17,8 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from leyden import Failed, UserError, require
 from leyden.launch import cluster, sweeps
-from leyden.run import paths
-from leyden.run.keys import direction
+from leyden.run import configs, paths
 from leyden.run.run import DONE, Status
 from leyden.search import search
 
@@ -39,19 +38,20 @@ class Grid(Sweeper):
 
     def sweep(self, arguments: list[str]) -> None:
         """Run all jobs; a key that is typed takes the place of its line in the YAML."""
-        params = {} if self.params is None else self.params
+        params = self.params or {}
         require(isinstance(params, dict | DictConfig), "hydra.sweeper.params", "keys with their ranges", params)
         texts = [f"{key}={value}" for key, value in params.items()] + arguments
         parsed = OverridesParser.create(config_loader=self.hydra_context.config_loader).parse_overrides(texts)
         ranges = {override.get_key_element(): override for override in parsed}
         swept = {key: override for key, override in ranges.items() if override.is_sweep_override()}
+        allowed = self.config.get("max_failures", 0)
         try:
             self.carry_out(swept, [str(ranges[key].input_line) for key in ranges if key not in swept])
         except SystemExit as left:
-            if left.code == 1:  # by stop_on_failure
-                conclude(self.directory, 0)
-            raise
-        conclude(self.directory, self.config.get("max_failures", 0))
+            if left.code != 1:  # by stop_on_failure
+                raise
+            allowed = 0
+        conclude(self.directory, allowed)
 
     def carry_out(self, swept: dict[str, Override], fixed: list[str]) -> None:
         """Give each combination its number, and run those that are left."""
@@ -67,7 +67,7 @@ class Grid(Sweeper):
     def launch(self, jobs: dict[int, list[str]]) -> None:
         """Run jobs, by number; those at a time divide the threads."""
         named = [[*job, f"hydra.sweep.subdir={number}"] for number, job in jobs.items()]
-        at_once = cluster.at_once(self.config.hydra.launcher, len(jobs))
+        at_once = cluster.at_once(self.config.hydra.launcher.get("n_jobs"), len(jobs))
         os.environ["LEYDEN_PARALLEL"] = str(at_once)
         try:
             done = self.launcher.launch(named, initial_job_idx=min(jobs))
@@ -76,12 +76,8 @@ class Grid(Sweeper):
                 raise
             print(f"a process was lost ({type(error).__name__}); its jobs go on, each apart", flush=True)
             done = self.launcher.launch(named, initial_job_idx=min(jobs))
-        finally:
-            del os.environ["LEYDEN_PARALLEL"]
         for number, job in zip(jobs, done, strict=True):
-            try:
-                job.return_value  # noqa: B018  (raises what the job could not say itself)
-            except Exception as error:
+            if isinstance(error := job._return_value, Exception):  # what the job could not say itself
                 sweeps.fail(self.directory / str(number), f"{type(error).__name__}: {error}")
 
 
@@ -102,14 +98,13 @@ class Optuna(Grid):
             require(type(number) is int and number != 0, f"hydra.sweeper.{name}", "a whole number, at least 1", number)
         if not swept:
             raise UserError("There is nothing to search; type a range such as 'optimizer.lr=interval(1e-4,1e-1)'.")
-        mode = cfg.checkpoint.mode if cfg.checkpoint.monitor == cfg.objective else direction(cfg.objective)
-        wanted = str(self.direction or {"min": "minimize", "max": "maximize"}.get(str(mode)))
+        mode = configs.mode(cfg.objective, cfg.checkpoint.monitor, cfg.checkpoint.mode)
+        wanted = self.direction or {"min": "minimize", "max": "maximize"}.get(str(mode), "")
         unsure = f"minimize or maximize, as {cfg.objective} does not say which is better"
         require(wanted in ("minimize", "maximize"), "hydra.sweeper.direction", unsure, wanted)
         spaces = {key: search.space(each, OmegaConf.select(cfg, each.key_or_group)) for key, each in swept.items()}
         found = search.Search(self.directory, spaces, wanted, self.retry, **self.study)
-        at_once = cluster.at_once({"n_jobs": self.n_jobs}, self.study["n_trials"])
-        while jobs := found.propose(at_once):
+        while jobs := found.propose(cluster.at_once(self.n_jobs, self.study["n_trials"])):
             self.launch({number: [*fixed, *values] for number, values in jobs.items()})
 
 

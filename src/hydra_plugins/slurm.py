@@ -20,15 +20,14 @@ from leyden.run.run import Run, Status
 
 POLL = 5  # seconds
 OVER = re.compile("BOOT_FAIL|CANCELLED|COMPLETED|DEADLINE|FAILED|NODE_FAIL|OUT_OF_MEMORY|PREEMPTED|TIMEOUT|UNKNOWN")
-USUAL = ("None", "Priority", "Resources", "JobArrayTaskLimit", "BeginTime")  # why a job waits that will start
-KEYS = {  # what sbatch says when it refuses, and what to change then
-    "gres|generic resource": "type trainer=cpu (or trainer.accelerator=cpu) where there are no GPUs, or fewer devices",
-    "account": "set hydra.launcher.account",
-    "partition": "set hydra.launcher.partition; `sinfo` lists them",
-    "time limit": "set hydra.launcher.timeout_min",
-    "memory": "set hydra.launcher.mem_gb",
-    "node|cpu|processor": "set trainer.devices, trainer.num_nodes or hydra.launcher.cpus_per_task",
-    "": "hydra.launcher.dry_run=true shows the script",
+KEYS = {  # what sbatch says when it refuses -> what to type then
+    "gres|generic resource": "trainer=cpu, or fewer trainer.devices",
+    "account": "hydra.launcher.account",
+    "partition": "hydra.launcher.partition",
+    "time limit": "hydra.launcher.timeout_min",
+    "memory": "hydra.launcher.mem_gb",
+    "node|cpu|processor": "trainer.devices, trainer.num_nodes or hydra.launcher.cpus_per_task",
+    "": "hydra.launcher.dry_run=true, which shows the script",
 }
 
 with contextlib.suppress(ImportError):  # Hydra imports this at each start; hydra/launcher=slurm says what is missing
@@ -55,7 +54,8 @@ with contextlib.suppress(ImportError):  # Hydra imports this at each start; hydr
             from submitit.slurm import slurm
 
             assert self.hydra_context and self.config
-            follow = self.config.hydra.sweeper.get("n_trials") or self.config.hydra.sweeper.get("max_batch_size")
+            hydra = self.config.hydra
+            follow = hydra.sweeper.get("n_trials") or hydra.sweeper.get("max_batch_size")
             require(self.wait or not follow, "hydra.launcher.wait", "true, as jobs follow from others' ends", False)
             load = self.hydra_context.config_loader.load_sweep_config
             cfgs = [load(self.config, list(overrides)) for overrides in job_overrides]
@@ -66,19 +66,18 @@ with contextlib.suppress(ImportError):  # Hydra imports this at each start; hydr
             params = {names.get(key, key): each for key, each in (self.params | size).items() if each is not None}
             if "mem" in params:
                 params["mem"] = f"{params['mem']}GB"
-            done = [JobReturn(status=JobStatus.COMPLETED)] * len(cfgs)  # each run says itself what came of it
             if self.dry_run:
                 command = f"python -u -m submitit.core._submit {self.folder}"
                 print(slurm._make_sbatch_string(command=command, folder=self.folder, **params))
-                return done
-            jobs, root = self.submit(params, job_overrides, initial_job_idx), Path(self.config.hydra.sweep.dir)
-            print(f"SLURM has {len(jobs)} jobs, from {jobs[0].job_id} to {jobs[-1].job_id}", flush=True)
-            if not self.wait:
-                where = shlex.quote(str(paths.in_words(root)))
-                print(f"squeue shows what they do, and this the table: python src/report.py {where}")
-                raise SystemExit(0)
-            watch({job: root / str(cfg.hydra.sweep.subdir) for job, cfg in zip(jobs, cfgs, strict=True)})
-            return done
+            else:
+                jobs, root = self.submit(params, job_overrides, initial_job_idx), Path(hydra.sweep.dir)
+                print(f"SLURM has {len(jobs)} jobs, from {jobs[0].job_id} to {jobs[-1].job_id}", flush=True)
+                if not self.wait:
+                    where = shlex.quote(str(paths.in_words(root)))
+                    print(f"squeue shows what they do, and this the table: python src/report.py {where}")
+                    raise SystemExit(0)
+                watch({job: root / str(cfg.hydra.sweep.subdir) for job, cfg in zip(jobs, cfgs, strict=True)})
+            return [JobReturn(status=JobStatus.COMPLETED)] * len(cfgs)  # each run says itself what came of it
 
         def submit(self, params: dict[str, Any], overrides: Sequence[Sequence[str]], first: int) -> list[Any]:
             """submitit's jobs; UserError, and no file of them, where sbatch refuses them."""
@@ -97,8 +96,8 @@ with contextlib.suppress(ImportError):  # Hydra imports this at each start; hydr
                         path.unlink()
                 lines = re.findall(r"^sbatch: (?:error: )?(?:Batch job .*?: )?(.*)", str(error), re.M)
                 what = "; ".join(lines) or str(error).splitlines()[0]
-                do = next(do for words, do in KEYS.items() if re.search(words, what, re.I))
-                raise UserError(f"SLURM does not take the jobs: {what}; {do}.") from error
+                key = next(key for words, key in KEYS.items() if re.search(words, what, re.I))
+                raise UserError(f"SLURM does not take the jobs: {what}; type {key}.") from error
 
 
 def size_of(trainer: Any) -> dict[str, int]:
@@ -110,27 +109,22 @@ def size_of(trainer: Any) -> dict[str, int]:
 
 
 def watch(waiting: dict[Any, Path]) -> None:
-    """Wait for the ends of jobs, job -> run directory, and say why SLURM keeps some back.
+    """Wait for the ends of jobs, job -> run directory; a run that could not say its end gets SLURM's word for it.
 
-    A run that could not say its end gets SLURM's word for it. Two looks have to agree, as files may be late.
+    Two looks have to agree, as files may be late.
     """
     over: dict[Any, list[str]] = {}  # at the last look: SLURM's number and state
-    told, array = set(USUAL), next(iter(waiting)).job_id.partition("_")[0]
-    command = ["squeue", "-rht", "all", "-o", "%i|%A|%T|%r", "-j", array]
+    command = ["squeue", "-rht", "all", "-o", "%i|%A|%T", "-j", next(iter(waiting)).job_id.partition("_")[0]]
     while waiting:
         time.sleep(POLL)
         asked = subprocess.run(command, capture_output=True, text=True)
         if asked.returncode and "Invalid job id" not in asked.stderr:  # which it says of what is long over
             continue
         now = {name: words for name, *words in (line.split("|") for line in asked.stdout.splitlines())}
-        states = {job: now.get(job.job_id, ["", "UNKNOWN", ""]) for job in waiting}
-        for _, state, reason in states.values():
-            if state == "PENDING" and (kind := reason.partition(",")[0]) not in told:
-                told.add(kind)
-                print(f"SLURM keeps jobs waiting: {reason}", flush=True)
+        states = {job: now.get(job.job_id, ["", "UNKNOWN"]) for job in waiting}
         before, over = over, {job: words for job, words in states.items() if OVER.match(words[1])}
         for job in before.keys() & over.keys():
-            number, state, _ = before[job]
+            number, state = before[job]
             folder = waiting.pop(job)
             record = Run(folder).record
             mine = (record.get("slurm") or {}).get("job") == number  # not another sweep's

@@ -121,9 +121,9 @@ def test_a_sweep_outlives_jobs_that_are_killed_cancelled_or_warned(slurm, comman
 
 def test_what_sbatch_refuses_is_a_sentence_and_leaves_nothing(command, tmp_path):
     for keys, word in (
-        (["hydra.launcher.partition=none"], "set hydra.launcher.partition"),
+        (["hydra.launcher.partition=none"], "type hydra.launcher.partition"),
         (["trainer.accelerator=auto"], "type trainer=cpu"),
-        (["hydra.launcher.mem_gb=900"], "set hydra.launcher.mem_gb"),
+        (["hydra.launcher.mem_gb=900"], "type hydra.launcher.mem_gb"),
         (["+hydra.launcher.wonder=1"], "wonder"),
         (
             ["hydra.launcher.wait=false", "search=optuna", "optimizer.lr=interval(1e-3,1e-2)"],
@@ -133,19 +133,6 @@ def test_what_sbatch_refuses_is_a_sentence_and_leaves_nothing(command, tmp_path)
         status, shown, sentence = command("-m", "seed=1,2", *JOBS, *FAST, *keys)
         assert (status, shown) == (2, "") and word in sentence and len(sentence.splitlines()) == 1, sentence
     assert not list(tmp_path.rglob("*.json")) and not list((tmp_path / "sweep").glob("*"))
-
-
-def test_why_jobs_are_kept_waiting_is_said_once(slurm, tmp_path):
-    said(slurm, "scontrol", "update", "partition=main", "state=down")
-    line = [sys.executable, TRAIN, "-m", "seed=1,2", *JOBS, *FAST, f"log_dir='{tmp_path}'"]
-    try:
-        with subprocess.Popen(line, env=slurm, stdout=subprocess.PIPE, text=True) as sweep:
-            words = iter(sweep.stdout.readline, "SLURM keeps jobs waiting: PartitionDown\n")
-            assert len(list(words)) == 1  # the numbers of the jobs
-            said(slurm, "scontrol", "update", "partition=main", "state=up")
-            assert "2 finished" in sweep.communicate(timeout=200)[0]
-    finally:
-        said(slurm, "scontrol", "update", "partition=main", "state=up")
 
 
 def test_who_does_not_wait_is_told_the_jobs_and_the_table(command, tmp_path):
@@ -165,10 +152,8 @@ def test_tasks_that_nobody_started_are_started(slurm, sbatch, tmp_path):
     out.unlink()
     _, out = sbatch("--nodes=2", "--ntasks=2", keys=[*FAST, "trainer=ddp"], srun="")
     until(lambda: out.exists() and "status" in out.read_text())
-    assert (
-        "status 2" in out.read_text()
-        and "A run on 2 nodes (trainer.num_nodes, SLURM) needs a start on each: type `srun python" in out.read_text()
-    )
+    assert "status 2" in out.read_text()
+    assert "A run on 2 nodes needs a start on each: type srun python," in out.read_text()
 
 
 def test_a_rank_of_srun_that_is_lost_is_named(slurm, sbatch, tmp_path):

@@ -22,7 +22,6 @@ from leyden.run.run import Run, Status, started_again
 
 WAIT = timedelta(minutes=10)  # that the ranks wait for each other
 SILENCE = 5  # seconds without a sign of life, after which a rank is lost
-GONE = "was lost; SLURM or its own output says why"
 SHARED: list[Any] = []  # the store, which ends when rank 0 lets go of it
 HELD: list[Any] = []  # the lock of this process's GPU, until it ends
 
@@ -41,7 +40,6 @@ def translate() -> None:
     if tasks == 1 or "RANK" in env or ranks.entered():
         return
     nodes, job = int(env["SLURM_STEP_NUM_NODES"]), env["SLURM_JOB_ID"]
-    require(tasks % nodes == 0, "--ntasks", f"as many on each of the {nodes} nodes", tasks)
     for name, old in (("RANK", "PROCID"), ("LOCAL_RANK", "LOCALID"), ("GROUP_RANK", "NODEID")):
         env[name] = env[f"SLURM_{old}"]
     env.update(WORLD_SIZE=str(tasks), LOCAL_WORLD_SIZE=str(tasks // nodes), TORCHELASTIC_RUN_ID=job)
@@ -84,23 +82,18 @@ def awaited() -> Iterator[None]:
     finally:
         if ranks.outside():
             left = sys.exc_info()[1]
-            code = getattr(left, "code", getattr(left, "status", 1)) if left else 0
-            share(str(code or 0))
+            share(str(getattr(left, "code", getattr(left, "status", int(left is not None))) or 0))
 
 
 def store() -> Any:
     """What all ranks share before there is a process group; UserError where they do not come."""
-    from torch.distributed import PrefixStore, rendezvous
+    from torch.distributed import rendezvous
 
+    meeting = ThreadPool(1).apply_async(lambda: next(iter(rendezvous("env://", timeout=WAIT)))[0])
     try:
-        return PrefixStore("leyden", hearing(lambda: next(iter(rendezvous("env://", timeout=WAIT)))[0]))
+        return meeting.get()  # meanwhile a signal is heard, which ends the process
     except Exception as error:  # of sockets, of torch, of the time
-        raise UserError(f"The ranks did not meet ({error}); start all of them by srun or torchrun.") from error
-
-
-def hearing(wait: Callable[[], Any]) -> Any:
-    """What a function of C++ returns at last; meanwhile a signal is heard, which ends the process."""
-    return ThreadPool(1).apply_async(wait).get()
+        raise UserError(f"The ranks did not meet ({said(error)}); start all of them by srun or torchrun.") from error
 
 
 def lead(function: Callable[[DictConfig], Any], cfg: DictConfig) -> Any:
@@ -113,7 +106,7 @@ def lead(function: Callable[[DictConfig], Any], cfg: DictConfig) -> Any:
 def join(function: Callable[[DictConfig], Any]) -> Any:
     """Run the function on rank 0's config, as another rank; leave as rank 0 did where it has none."""
     SHARED.append(store())
-    text = hearing(lambda: SHARED[0].get("config")).decode()
+    text = SHARED[0].get("config").decode()
     if text.isdecimal():
         sys.exit(int(text))
     cfg: Any = OmegaConf.create(text)
@@ -122,18 +115,25 @@ def join(function: Callable[[DictConfig], Any]) -> Any:
 
 
 def together(function: Callable[[DictConfig], Any], cfg: DictConfig) -> Any:
-    """Run the function in one of several ranks; RankError where another one has failed, or is gone."""
-    alive, ended = f"alive {os.environ['RANK']}", threading.Event()
+    """Run the function in one of several ranks; RankError where another one is lost, which ends the collectives."""
     if cfg.trainer.devices > 1 and ranks.gpus(cfg.trainer.accelerator) == 1:  # each sees its own, as number 0
         os.environ.update(LOCAL_RANK="0", GROUP_RANK=os.environ["RANK"])
         cfg.trainer.update(devices=1, num_nodes=int(os.environ["WORLD_SIZE"]))
+    alive, ended = f"alive {os.environ['RANK']}", threading.Event()
     SHARED[0].set(alive, "")
-    threading.Thread(target=show_life, args=[alive, ended], daemon=True).start()
+
+    def show_life() -> None:
+        with suppress(RuntimeError):  # rank 0 is gone
+            while not ended.wait(1):
+                SHARED[0].set(alive, str(time.time()))
+
+    threading.Thread(target=show_life, daemon=True).start()
     try:
         return function(cfg)
-    except Exception as error:
-        if not (why := other_failure(error)):
+    except Exception:
+        if not (lost := lost_ranks()):
             raise
+        why = f"rank {lost} was lost; SLURM or its own output says why"
         if not follows():
             Run(cfg.run_dir).end(Status.FAILED, why)
         raise ranks.RankError(why) from None  # what the collectives say of it is in train.log
@@ -141,29 +141,16 @@ def together(function: Callable[[DictConfig], Any], cfg: DictConfig) -> Any:
         ended.set()
 
 
-def show_life(alive: str, ended: threading.Event) -> None:
-    """Let the others see that this process lives."""
-    with suppress(RuntimeError):  # rank 0 is gone
-        while not ended.wait(1):
-            SHARED[0].set(alive, str(time.time()))
-
-
-def other_failure(error: Exception) -> str:
-    """How another rank failed, which ends the collectives of all; empty where this one is the first to fail."""
-    numbers = range(int(os.environ["WORLD_SIZE"]))
-    everyone = [f"alive {number}" for number in numbers]
+def lost_ranks() -> str:
+    """The numbers of the ranks that give no sign of life; empty where this one is the first to fail."""
+    everyone = [f"alive {number}" for number in range(int(os.environ["WORLD_SIZE"]))]
     try:
-        if SHARED[0].check(["failure"]):
-            return SHARED[0].get("failure").decode()
         before = SHARED[0].multi_get(everyone)
         time.sleep(SILENCE)
         after = SHARED[0].multi_get(everyone)
-        lost = ", ".join(str(number) for number in numbers if before[number] == after[number])
-        why = f"rank {lost} {GONE}" if lost else ""
-        SHARED[0].set("failure", why or f"rank {os.environ['RANK']} failed: {said(error)}")
-        return why
     except RuntimeError:  # the store has gone with its rank
-        return f"rank 0 {GONE}"
+        return "0"
+    return ", ".join(str(number) for number, last in enumerate(after) if last == before[number])
 
 
 def requeued(folder: Path) -> Path | None:
@@ -180,14 +167,10 @@ def requeued(folder: Path) -> Path | None:
 # jobs of a sweep at a time on one machine
 
 
-def at_once(launcher: Any, jobs: int) -> int:
-    """Jobs that a launcher runs at a time on this machine."""
-    many = launcher.get("n_jobs")  # of joblib
-    if many is None:
-        return jobs if str(launcher.get("_target_")).endswith("LocalLauncher") else 1
-    if many < 0:
-        many += 1 + (os.cpu_count() or 1)
-    return max(1, min(jobs, many))
+def at_once(n_jobs: int | None, jobs: int) -> int:
+    """How many of some jobs joblib runs at a time; -1: as many as there are cores."""
+    many = n_jobs or 1
+    return max(1, min(jobs, many if many > 0 else many + 1 + (os.cpu_count() or 1)))
 
 
 def take_gpu(trainer: DictConfig) -> None:

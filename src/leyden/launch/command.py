@@ -80,7 +80,7 @@ def single(function: Function, start: Start, config: str) -> None:
     if not start.fresh and tree.get("resume"):  # what Hydra noted when the run began stays
         tree.hydra.output_subdir = None
     context = HydraContext(start.config.loader, Callbacks(tree))
-    job = partial(carry_out, function, ranks.script(function), directory)
+    job = partial(carry_out, function, os.path.abspath(sys.argv[0]), directory)
     with Run(directory).claim():
         done = run_job(job, tree, "hydra.run.dir", None, context, configure_logging=False)
     if done.status != JobStatus.COMPLETED:
@@ -111,7 +111,7 @@ def sweep(function: Function, start: Start, config: str) -> None:
         node.job.config_name = "primary"
         typed = [key for key in typed if not (paths.CONF / name_of(key)).is_dir()]
     context = HydraContext(found.loader, Callbacks(found.tree))
-    job = partial(start_job, function, ranks.script(function))  # which is not known where a launcher has pickled it
+    job = partial(start_job, function, os.path.abspath(sys.argv[0]))
     sweeper = Plugins.instance().instantiate_sweeper(hydra_context=context, task_function=job, config=found.tree)
     with sweeps.kept(directory, found.line):
         sweeper.sweep(typed)
@@ -126,7 +126,8 @@ def start_job(function: Function, script: str, cfg: DictConfig) -> Any:
     if cluster.follows():
         return cluster.join(function)
     directory = Path(HydraConfig.get().runtime.output_dir)
-    return sweeps.attempt(directory, cfg, partial(carry_out, function, script, directory))
+    with cluster.awaited():
+        return sweeps.attempt(directory, cfg, partial(carry_out, function, script, directory))
 
 
 def carry_out(function: Function, script: str, directory: Path, cfg: DictConfig, apart: bool = False) -> Any:

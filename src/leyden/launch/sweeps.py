@@ -1,6 +1,5 @@
 """A sweep: its directory, what it was started with, the numbers of its jobs, and how one job is tried."""
 
-import math
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -12,7 +11,6 @@ from omegaconf import DictConfig
 
 from leyden import Failed, UserError
 from leyden.files import lock, read_json, write_json
-from leyden.launch import cluster, ranks
 from leyden.launch.line import Line, name_of
 from leyden.run import configs, paths
 from leyden.run.run import DONE, Busy, Run, Status, slurm_job
@@ -32,9 +30,8 @@ OF_HYDRA = (
 
 
 def find(asked: str, logs: Path) -> Path:
-    """The directory of a sweep: a path, a name in logs/sweep, or latest; UserError if there is no such sweep."""
-    places = [Path(asked).expanduser(), paths.in_project(asked), logs / "sweep" / asked]
-    for path in paths.sweeps(logs) if asked == "latest" else places:
+    """The directory of a sweep, by its path or as the latest; UserError if there is no such sweep."""
+    for path in paths.sweeps(logs) if asked == "latest" else (Path(asked).expanduser(), paths.in_project(asked)):
         if "keys" in read_json(path / "sweep.json"):
             return path.resolve()
     raise UserError(f"There is no sweep {asked} in {logs}; type sweep=latest, or train.py -m <key>=<a>,<b> for one.")
@@ -70,8 +67,7 @@ def kept(directory: Path, line: Line) -> Iterator[None]:
         yield
     except UserError as error:
         if before and not isinstance(error, Failed):
-            with lock(directory / ".lock"):
-                write_json(file, read_json(file) | {name: before.get(name) for name in started})
+            write_json(file, read_json(file) | before)
         raise
 
 
@@ -91,8 +87,7 @@ def is_left(directory: Path, retry: bool) -> bool:
     """Whether a job is still to be done: it is not at its end, was lost, or failed and is to be tried again."""
     record = Run(directory).record
     lost = re.match(rf"{LOST}|rank [\d, ]+ was lost", str(record.get("reason")))
-    failed = record.get("status") == Status.FAILED and not lost
-    return record.get("status") not in DONE and (not failed or retry)
+    return record.get("status") not in (*DONE, *([] if lost or retry else [Status.FAILED]))
 
 
 def attempt(directory: Path, cfg: DictConfig, carry_out: Callable[[DictConfig, bool], Any]) -> Any:
@@ -104,17 +99,15 @@ def attempt(directory: Path, cfg: DictConfig, carry_out: Callable[[DictConfig, b
     try:
         with run.claim():
             record = run.record  # as it is now that nobody else has it
-            if not is_left(directory, bool(cfg.get("retry_failed"))):
+            if not is_left(directory, cfg.get("retry_failed", False)):
                 raise Busy(f"it is {record['status']}")
-            value = carry_out(going_on(cfg, run), record.get("status") == Status.RUNNING)
-            logged = {name: last for split in ("train", "val") for name, last in run.metrics.get(split, {}).items()}
-            if value is None and math.isnan(logged.get(cfg.get("objective"), 0)):
-                raise Failed(f"{cfg.objective} is not a number.")
-            return value
+            tree = cfg
+            if run.config_file.is_file():  # it was stopped: its own config, not what conf/ says now
+                tree = configs.continued(directory, cfg)
+                configs.set_resume_checkpoint(tree, run, str(directory))
+            return carry_out(tree, record.get("status") == Status.RUNNING)
     except Busy as busy:
         print(f"job {directory.name} is not started: {busy}", flush=True)
-        if ranks.outside():
-            cluster.share("0")  # to its other ranks
     except Exception as error:  # this job's alone
         what = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
         if isinstance(error, UserError) and record and run.record == record:
@@ -133,12 +126,3 @@ def fail(directory: Path, what: str) -> None:
     print(f"job {directory.name} failed: {what.splitlines()[0]}", flush=True)
     if run.status != Status.FAILED:
         run.end(Status.FAILED, what)
-
-
-def going_on(cfg: DictConfig, run: Run) -> DictConfig:
-    """The config of a job that was stopped: its own, not what conf/ says now."""
-    if not run.config_file.is_file():
-        return cfg
-    tree = configs.continued(run.directory, cfg)
-    configs.set_resume_checkpoint(tree, run, str(run.directory))
-    return tree

@@ -1,7 +1,6 @@
 """A study of Optuna: where it is kept, how its parts are made, and what a job asks it."""
 
 import os
-import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -41,17 +40,15 @@ def store(directory: Path, url: str | None) -> Any:
             return storages.RDBStorage(url)
         return storages.JournalStorage(storages.journal.JournalFileBackend(str(journal)))
     except Exception as error:  # of JSON, of SQLAlchemy, of each driver
-        what, name = f"{error or type(error).__name__}".splitlines()[0], "hydra.sweeper.storage" if url else journal
-        raise UserError(f"{name} cannot be used: {what}; name another storage, or start a new search.") from error
+        what = f"{'hydra.sweeper.storage' if url else journal} cannot be used: {said(error)}"
+        raise UserError(f"{what}; name another storage, or start a new search.") from error
 
 
 def repair_journal(file: Path) -> None:
     """Cut off the last line where a process was killed, or the disk was full, while it was written."""
     content = file.read_bytes() if file.is_file() else b""
     if content and not content.endswith(b"\n"):
-        time.sleep(1)
-        if file.stat().st_size == len(content):  # no other process is writing it
-            os.truncate(file, content.rfind(b"\n") + 1)
+        os.truncate(file, content.rfind(b"\n") + 1)
 
 
 def judge(directory: Path, checked: Callable[[Any], Any]) -> Callable[[float, int], bool] | None:

@@ -71,19 +71,15 @@ class Search:
         if (is_to := self.study.direction.name.lower()) != direction:
             raise UserError(f"The study {name} is to {is_to}, not to {direction}.")
         jobs = [int(path.name) for path in directory.iterdir() if path.name.isdecimal()]
-        if jobs and max(jobs) >= len(self.trials()):
+        if max(jobs, default=-1) >= len(self.trials()):
             raise UserError(f"{directory} has a job that its study does not know; start a new search.")
         write_json(directory / "study.json", {"storage": url, "name": name, "pruner": pruner})
 
     def trials(self, *states: str) -> list[Any]:
-        """All trials of the study, or those of this sweep that are in one of these states."""
+        """All trials of the study, or those in one of these states that are this sweep's, or nobody's yet."""
         known = self.study.get_trials(deepcopy=False)
-        mine = [trial for trial in known if trial.user_attrs.get("sweep") == self.sweep]
+        mine = [trial for trial in known if trial.user_attrs.get("sweep", self.sweep) == self.sweep]
         return [trial for trial in mine if trial.state.name in states] if states else known
-
-    def job(self, trial: Any) -> Run:
-        """The run of a trial."""
-        return Run(self.directory / str(trial.number))
 
     def propose(self, at_once: int) -> dict[int, list[str]]:
         """The next jobs, number -> overrides; none: the search is at its end.
@@ -92,9 +88,9 @@ class Search:
         """
         with self.lock:
             self.settle()
-            left = self.trials("RUNNING") + (self.trials("FAIL") if self.retry else [])
-            left = [trial for trial in left if self.job(trial).status not in (Status.RUNNING, *DONE)]
-            numbers = [trial.number for trial in left if trial.number not in self.tried][:at_once]
+            left = [trial for trial in self.trials("RUNNING", *["FAIL"] * self.retry) if "sweep" in trial.user_attrs]
+            left = [trial.number for trial in left if self.job(trial).status not in (Status.RUNNING, *DONE)]
+            numbers = [number for number in left if number not in self.tried][:at_once]
             started = sum("sweep" in trial.user_attrs for trial in self.trials())  # whose process was not killed first
             new = min(at_once - len(numbers), self.settings["n_trials"] - started)
             numbers += [self.ask() for _ in range(new)]
@@ -102,12 +98,14 @@ class Search:
             known = self.trials()
         return {number: [f"{key}={value}" for key, value in known[number].params.items()] for number in numbers}
 
+    def job(self, trial: Any) -> Run:
+        return Run(self.directory / str(trial.number))
+
     def ask(self) -> int:
         """The number of a new trial, which has its values; UserError where the sampler refuses the ranges."""
         seed, node = self.settings["seed"], self.settings["sampler"]
-        if seed is not None and "QMC" not in str(node):  # which goes through one sequence
-            seed = zlib.crc32(f"{seed} {len(self.trials())}".encode())
-        self.study.sampler = build(node, seed=seed)
+        own = None if seed is None else zlib.crc32(f"{seed} {len(self.trials())}".encode())
+        self.study.sampler = build(node, seed=own)
         try:
             trial = self.study.ask(self.spaces)
         except (ValueError, ImportError) as error:
@@ -118,13 +116,10 @@ class Search:
     def settle(self) -> None:
         """Tell the study of each job that has ended, and of trials whose process was killed before they had a job."""
         states = optuna().trial.TrialState
-        for trial in self.trials():
-            if trial.state.name == "RUNNING" and "sweep" not in trial.user_attrs:
-                self.study.tell(trial.number, state=states.FAIL, skip_if_finished=True)
         for trial in self.trials("RUNNING"):
-            status, value = self.job(trial).status, self.job(trial).objective
-            if status == Status.FINISHED and value is not None and math.isfinite(value):
-                self.study.tell(trial.number, value, skip_if_finished=True)
-            elif not sweeps.is_left(self.job(trial).directory, False):
-                state = states.PRUNED if status == Status.PRUNED else states.FAIL
-                self.study.tell(trial.number, state=state, skip_if_finished=True)
+            run, state = self.job(trial), None
+            value = run.objective if run.status == Status.FINISHED else None
+            if value is None or not math.isfinite(value):
+                value, state = None, states.PRUNED if run.status == Status.PRUNED else states.FAIL
+            if "sweep" not in trial.user_attrs or not sweeps.is_left(run.directory, False):
+                self.study.tell(trial.number, value, state, skip_if_finished=True)

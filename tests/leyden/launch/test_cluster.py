@@ -53,9 +53,6 @@ def test_a_step_of_slurm_speaks_the_words_of_torchrun(monkeypatch):
     monkeypatch.setattr(os, "environ", words | {"SLURM_STEP_NUM_TASKS": "1"})
     cluster.translate()
     assert "RANK" not in os.environ
-    monkeypatch.setattr(os, "environ", words | {"SLURM_STEP_NUM_TASKS": "7"})
-    with pytest.raises(UserError, match="`--ntasks` must be as many on each of the 2 nodes; got `7`"):
-        cluster.translate()
     monkeypatch.setattr(os, "environ", words)
     cluster.translate()
     assert words["RANK"] == "5" and words["WORLD_SIZE"] == "8" and words["LOCAL_WORLD_SIZE"] == "4"
@@ -74,9 +71,6 @@ class Store(dict):
 
     def set(self, name: str, value: str) -> None:
         self[name] = value.encode()
-
-    def check(self, names: list[str]) -> bool:
-        return all(name in self for name in names)
 
     def multi_get(self, names: list[str]) -> list[bytes]:
         return [self[name] for name in names]
@@ -99,7 +93,7 @@ def test_a_task_that_sees_one_gpu_has_number_0(rank_5, monkeypatch, seen, local,
     assert found == asked and os.environ["LOCAL_RANK"] == local and os.environ["RANK"] == "5"
 
 
-def test_the_first_rank_that_fails_is_named(rank_5, monkeypatch):
+def test_a_lost_rank_is_named(rank_5, monkeypatch):
     cfg = OmegaConf.create({"trainer": {"devices": 4, "accelerator": "cpu"}})
 
     def live(seconds: float) -> None:
@@ -109,17 +103,12 @@ def test_the_first_rank_that_fails_is_named(rank_5, monkeypatch):
         raise ValueError("a bad number")
 
     monkeypatch.setattr(cluster.time, "sleep", live)
-    monkeypatch.setattr(cluster, "show_life", lambda *_: None)
     dead = None
     with pytest.raises(ValueError, match="a bad number"):  # its own fault
         cluster.together(fail, cfg)
-    assert rank_5.pop("failure") == b"rank 5 failed: a bad number"
     dead = 3
     rank_5.update({f"alive {number}": b"" for number in range(8)})
     with pytest.raises(ranks.RankError, match="rank 3 was lost"):
-        cluster.together(fail, cfg)
-    dead = 5
-    with pytest.raises(ranks.RankError, match="rank 3 was lost"):  # as the first has found
         cluster.together(fail, cfg)
 
 
@@ -230,8 +219,6 @@ WAITS = """
 import signal, sys
 from leyden.launch import cluster, ranks
 signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-rendezvous = cluster.hearing
-cluster.hearing = lambda wait: (print("waits", flush=True), rendezvous(wait))[1]
 with cluster.awaited():
     pass
 """
@@ -240,17 +227,16 @@ with cluster.awaited():
 def test_a_signal_ends_a_rank_that_waits_for_the_others():
     env = os.environ | {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     env["PYTHONPATH"] = str(paths.PROJECT / "src")
-    with subprocess.Popen([sys.executable, "-c", WAITS], env=env, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout.readline() == "waits\n"
-        time.sleep(0.5)
+    with subprocess.Popen([sys.executable, "-c", WAITS], env=env, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr.readline().startswith("waiting for 2 ranks")
+        time.sleep(3)  # torch is imported
         process.terminate()
         assert process.wait(60) == 128 + signal.SIGTERM
 
 
 def test_jobs_at_a_time():
-    assert cluster.at_once({"n_jobs": 3}, 8) == 3 and cluster.at_once({"n_jobs": 8}, 2) == 2
-    assert cluster.at_once({"n_jobs": -1}, 10**6) == os.cpu_count()
-    assert cluster.at_once({"_target_": "x.LocalLauncher"}, 5) == 5 and cluster.at_once({"_target_": "x.Slurm"}, 5) == 1
+    assert cluster.at_once(3, 8) == 3 and cluster.at_once(8, 2) == 2 and cluster.at_once(None, 5) == 1
+    assert cluster.at_once(-1, 10**6) == os.cpu_count()
 
 
 TAKES = """

@@ -193,6 +193,17 @@ def test_each_value_of_a_sweep_is_checked():
     for word in ("`cn`", "`abc`", "`x`"):
         assert sum(f"got {word}" in line for line in lines) == 1 and len(lines) == 3
     assert check("-m", "model=mlp,cnn", "optimizer.lr=0.1,0.2").optimizer.lr == 0.1
+    assert check("-m", "optimizer.weight_decay=interval(0,1)").optimizer.weight_decay == 0.01  # no whole number
+
+
+def test_the_ranges_of_a_search_are_checked_as_if_they_were_typed(tmp_path):
+    params = "      model: cnn,mpl\n      optimizer.lr: interval(x)\n      modl: 1,2\n      data.batch_size: range(1,1)"
+    head = "# @package _global_\ndefaults: [override /hydra/sweeper: grid]\nhydra:\n  mode: MULTIRUN\n  sweeper:\n"
+    write(tmp_path, {"search/mine.yaml": f"{head}    params:\n{params}\n"})
+    lines = mistakes("-cd", str(tmp_path), "search=mine")
+    assert len(lines) == 3 and "got `mpl`; did you mean mlp?" in lines[0] and "interval(x) cannot be read" in lines[1]
+    (line,) = mistakes("-cd", str(tmp_path), "search=mine", "model=mlp", "optimizer.lr=1e-3")  # which count instead
+    assert "did you mean model?" in line
 
 
 def test_a_key_of_one_model_is_missing_in_the_other():

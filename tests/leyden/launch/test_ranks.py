@@ -3,16 +3,14 @@
 import contextlib
 import functools
 import json
-import math
 import os
-import runpy
 import signal
 import subprocess
 import sys
 import textwrap
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -42,13 +40,13 @@ if __name__ == "__main__":
     if ranks.entered():
         ranks.enter(run)
     cfg = OmegaConf.load(sys.argv[1])
-    ranks.start(ranks.script(run), cfg, Path(cfg.run_dir), 2)
+    ranks.start(sys.argv[0], cfg, Path(cfg.run_dir), 2)
 """
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
-    for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS", "LEYDEN_RANK_DIR"):
+    for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS", "LEYDEN_RANK_PIPE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PYTHONPATH", str(SRC))
     monkeypatch.setattr(ranks, "GRACE", 0.5)
@@ -58,7 +56,9 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 
 def config(folder: Path, **keys):
-    return OmegaConf.create({"run_dir": str(folder), "trainer": TRAINER, "seed": 7, "again": "${seed}"} | keys)
+    return OmegaConf.create(
+        {"run_dir": str(folder), "trainer": TRAINER, "timeout": 600, "seed": 7, "again": "${seed}"} | keys
+    )
 
 
 def script(folder: Path, body: str) -> Path:
@@ -69,8 +69,7 @@ def script(folder: Path, body: str) -> Path:
 
 
 def start(folder: Path, body: str, processes: int = 2, **keys):
-    run = runpy.run_path(str(script(folder, body)), run_name="script")["run"]
-    return ranks.start(ranks.script(run), config(folder, **keys), folder, processes)
+    return ranks.start(str(script(folder, body)), config(folder, **keys), folder, processes)
 
 
 def alive(pid: int) -> bool:
@@ -93,7 +92,6 @@ def until(condition: Callable[[], bool], seconds: float = 20) -> None:
 def nothing_left(folder: Path, processes: int = 2) -> None:
     assert len(started(folder)) == 2 * processes
     until(lambda: not any(alive(pid) for pid in started(folder)), seconds=2)
-    assert not (folder / ".ranks").exists()
 
 
 @contextlib.contextmanager
@@ -115,7 +113,7 @@ def job(folder: Path, body: str):
 
 @pytest.mark.parametrize(
     ("devices", "processes"),
-    [(1, 1), (3, 3), ("2", 2), ("0,1", 2), ("1,", 1), ([0, 1], 2), ([3], 1), ("auto", 2), (-1, 2), ("-1", 2)],
+    [(1, 1), (3, 3), ("2", 2), ([0, 1], 2), ([3], 1), ("auto", 2), (-1, 2), ("-1", 2)],
 )
 def test_devices_in_any_notation(devices, processes, folder):
     assert ranks.count(OmegaConf.create({**TRAINER, "devices": devices})) == processes
@@ -134,7 +132,6 @@ def test_all_devices_of_a_machine_without_gpus():
         ("fsdp", "cpu", 1),
         ("ddp_find_unused_parameters_true", "cpu", 2),
         (ddp, "cpu", 2),
-        ("ddp", "mps", 1),
     ]:
         trainer = {**TRAINER, "devices": "auto", "strategy": strategy, "accelerator": accelerator}
         assert ranks.count(OmegaConf.create(trainer)) == processes
@@ -151,7 +148,7 @@ def test_only_all_devices_are_counted_and_torch_is_asked_only_where_there_may_be
         assert count(devices=2) == count(devices=[0, 1], accelerator="gpu") == count(accelerator="cpu") == 2
         assert "torch" not in sys.modules
         import torch
-        ranks.sys.platform, torch.cuda.device_count = "a system that shows no devices", lambda: 3
+        ranks.Path.glob, torch.cuda.device_count = lambda *_: ["/dev/nvidia0"], lambda: 3
         assert count() == count(devices=-1, strategy="auto") == count(accelerator="gpu") == 3
         assert count(accelerator="cpu", strategy="auto") == 1
     """
@@ -160,7 +157,7 @@ def test_only_all_devices_are_counted_and_torch_is_asked_only_where_there_may_be
 
 def test_several_machines_need_a_rendezvous(folder, monkeypatch):
     trainer = OmegaConf.create({**TRAINER, "num_nodes": 2})
-    with pytest.raises(UserError, match="type `torchrun --nnodes=2 --nproc-per-node=2 "):
+    with pytest.raises(UserError, match="or torchrun --nnodes=2 --nproc-per-node=2 "):
         ranks.count(trainer)
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "4")
@@ -169,7 +166,7 @@ def test_several_machines_need_a_rendezvous(folder, monkeypatch):
 
 def test_several_nodes_of_slurm_need_srun(folder, monkeypatch):
     monkeypatch.setenv("SLURM_NNODES", "2")
-    with pytest.raises(UserError, match=r"A run on 2 nodes .* type `srun python "):
+    with pytest.raises(UserError, match=r"A run on 2 nodes .* type srun python,"):
         ranks.count(OmegaConf.create(TRAINER))
     assert ranks.count(OmegaConf.create({**TRAINER, "devices": 1})) == 1  # on the first of them
 
@@ -180,7 +177,7 @@ def test_who_started_this_process(folder, monkeypatch):
     assert not ranks.outside()
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert ranks.outside() and not ranks.entered()
-    monkeypatch.setenv("LEYDEN_RANK_DIR", str(folder))
+    monkeypatch.setenv("LEYDEN_RANK_PIPE", "7")
     assert not ranks.outside() and ranks.entered()
 
 
@@ -188,8 +185,6 @@ def test_who_started_this_process(folder, monkeypatch):
 
 
 def test_each_rank_knows_its_place_and_nothing_stays_behind(folder):
-    (folder / ".ranks").mkdir()
-    (folder / ".ranks" / "1.json").write_text('{"mistake": "of a job that was killed"}')
     environment, handlers = dict(os.environ), [signal.getsignal(number) for number in ranks.SIGNALS]
     files = len(os.listdir("/dev/fd"))
     keys = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "TORCHELASTIC_RUN_ID"]
@@ -212,27 +207,10 @@ def test_each_rank_knows_its_place_and_nothing_stays_behind(folder):
     assert not list(folder.glob("rank*.log"))
 
 
-def test_an_objective_of_any_kind_comes_back(folder):
-    body = """
-        class Scalar:  # as a tensor or a number of numpy
-            def __float__(self):
-                return 0.5
-        return [None, 0.1 + 0.2, math.nan, Scalar()]
-    """
-    nothing, number, nan, scalar = start(folder, body, processes=1)
-    assert nothing is None and number == 0.1 + 0.2 and math.isnan(nan) and scalar == 0.5
-
-
 @pytest.mark.parametrize(("devices", "found"), [([1, 3], [1, 3]), ("auto", 2)])
 def test_a_list_of_gpus_keeps_its_numbers(devices, found, folder):
     body = "return OmegaConf.to_container(cfg.trainer)['devices']"
     assert start(folder, body, trainer={**TRAINER, "devices": devices}) == found
-
-
-def test_a_wrapped_function_is_found_by_its_script(folder):
-    run = runpy.run_path(str(script(folder, "return rank")), run_name="script")["run"]
-    wrapped = functools.wraps(run)(lambda cfg: run(cfg))
-    assert ranks.start(ranks.script(wrapped), config(folder), folder, 2) == 0
 
 
 def test_what_a_rank_says_is_in_its_log(folder):
@@ -251,8 +229,8 @@ def test_jobs_at_once_have_ports_of_their_own(folder):
     """
     for one in folders:
         one.mkdir()
-    with ThreadPoolExecutor(4) as pool:
-        assert len(set(pool.map(lambda one: start(one, body, processes=1), folders))) == 4
+    with ProcessPoolExecutor(4) as pool:
+        assert len(set(pool.map(functools.partial(start, body=body, processes=1), folders))) == 4
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not keep a port")
@@ -280,7 +258,7 @@ def test_processes_of_torch_meet(folder):
         torch.distributed.init_process_group("gloo")
         total = torch.tensor(rank + 1.0)
         torch.distributed.all_reduce(total)
-        return total
+        return total.item()
     """
     assert start(folder, body) == 3.0
     nothing_left(folder)
@@ -291,7 +269,7 @@ def test_processes_of_torch_meet(folder):
 
 
 def test_an_exception_names_its_rank_and_ends_the_others(folder):
-    with pytest.raises(ranks.RankError, match=r"(?s)rank 1 left with status 1\n.*ValueError: schlechte Zahl") as caught:
+    with pytest.raises(ranks.RankError, match=r"rank 1 failed: ValueError: schlechte Zahl; see .*rank1.log") as caught:
         start(folder, "if rank == 1: raise ValueError('schlechte Zahl')\ntime.sleep(600)")
     assert "ValueError" in (folder / "rank1.log").read_text("utf-8") and "rank 0" not in str(caught.value)
     nothing_left(folder)
@@ -317,7 +295,7 @@ def test_the_first_to_fail_is_named_not_the_first_to_leave(folder):
         time.sleep(0.2)
         raise ConnectionError("the consequence")
     """
-    with pytest.raises(ranks.RankError, match=r"(?s)rank 1 left with status 1\n.*the cause"):
+    with pytest.raises(ranks.RankError, match="rank 1 failed: ValueError: the cause; see"):
         start(folder, body)
 
 
@@ -327,10 +305,9 @@ def test_a_status_of_0_before_the_end_is_a_failure(folder):
     nothing_left(folder)
 
 
-def test_a_rank_that_stays_behind_is_ended(folder, monkeypatch):
-    monkeypatch.setattr(ranks, "LAG", 0.5)
+def test_a_rank_that_stays_behind_is_ended(folder):
     with pytest.raises(ranks.RankError, match=r"rank 1 was still running 0.5 s after"):
-        start(folder, "if rank == 1: time.sleep(600)")
+        start(folder, "if rank == 1: time.sleep(600)", timeout=0.5)
     nothing_left(folder)
 
 

@@ -85,7 +85,7 @@ def test_what_is_typed_wins_over_what_a_sweep_was_started_with(tmp_path):
     assert sweeps.go_on(line, "latest", tmp_path) == sweep
     assert line.keys == ["a=1", "b=3", "c=4", "stop_on_failure=true"] and line.multirun
     assert line.config == "mine"
-    assert sweeps.find("x", tmp_path) == sweeps.find(str(sweep), tmp_path) == sweep
+    assert sweeps.find(str(sweep), tmp_path) == sweep
     for asked in ("z", str(tmp_path)):
         with pytest.raises(UserError, match=r"sweep=latest"):
             sweeps.find(asked, tmp_path)
@@ -300,18 +300,18 @@ def test_a_search_of_troubles_is_whole_in_the_end(typed, cli, tmp_path):
     assert second.returncode == 128 + signal.SIGTERM
     sweep = only(tmp_path)
     assert [jobs(sweep)[n]["status"] for n in range(6)] == [
-        "finished", "failed", "failed", "failed", "finished", "stopped",
+        "finished", "failed", "finished", "failed", "finished", "stopped",
     ]  # fmt: skip
     status, said = cli("sweep=latest", SCORE[2])
-    assert status == 1 and "3 jobs failed: 1, 2, 3;" in said, said
+    assert status == 1 and "2 jobs failed: 1, 3;" in said, said
     found = jobs(sweep)
     assert sorted(found) == list(range(7)) and found[5]["status"] == "finished" and len(found[5]["resumes"]) == 1
-    for number, word in ((1, "boom"), (2, "val/score is not a number"), (3, "signal 9")):
+    for number, word in ((1, "boom"), (3, "signal 9")):
         assert word in found[number]["reason"]
     assert "Traceback" in (sweep / "1" / "train.log").read_text()
     score = {n: Run(sweep / str(n)).metrics["best"]["value"] for n in (0, 4, 5, 6)}
     assert f"| {max(score, key=score.get)} " in said.split("best val/score first")[1].splitlines()[4]
-    assert cli("sweep=latest", SCORE[2], "max_failures=3")[0] == 0 and jobs(sweep) == found
+    assert cli("sweep=latest", SCORE[2], "max_failures=2")[0] == 0 and jobs(sweep) == found
 
 
 @pytest.mark.slow
@@ -377,12 +377,12 @@ def test_twenty_trials_with_troubles_continued_by_two_at_once(typed, tmp_path):
     both = [subprocess.Popen(line, env=env, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     for process in both:
         process.communicate()
-    ended = typed("sweep=latest", SCORE[2], "max_failures=4")
+    ended = typed("sweep=latest", SCORE[2], "max_failures=3")
     found, (sweep,) = jobs(only(tmp_path)), (tmp_path / "logs" / "sweep").iterdir()
-    assert ended.returncode == 0 and "20 jobs: 16 finished, 4 failed" in ended.stdout, ended.stdout
+    assert ended.returncode == 0 and "20 jobs: 17 finished, 3 failed" in ended.stdout, ended.stdout
     assert sorted(found) == list(range(20)) and all(len(job["resumes"]) <= 1 for job in found.values())
     assert len({str(job["overrides"]) for job in found.values()}) == 20
-    scores = {n: Run(sweep / str(n)).metrics.get("best", {}).get("value") for n in found}
+    scores = {n: Run(sweep / str(n)).metrics.get("best", {}).get("value") or 0 for n in found}
     best = max((n for n in found if found[n]["status"] == "finished"), key=scores.get)
     assert f"| {best} " in ended.stdout.split("best val/score first")[1].splitlines()[4]
 

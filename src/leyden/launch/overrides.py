@@ -10,7 +10,6 @@ import hydra
 import yaml
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
@@ -90,8 +89,7 @@ class Composed:
             self.base = without_hydra(tree)
 
         flat = keys.flatten(OmegaConf.to_container(without_hydra(tree), resolve=False))
-        names = self.loader.repository.get_group_options("", ObjectType.GROUP)
-        groups = {group: self.options(group) for group in names}
+        groups = {group: self.options(group) for group in (*tree.hydra.runtime.choices, *keys.LISTS)}
         for override in itertools.chain(*self.keys.values()):
             if what := keys.mistake(override, flat, groups):
                 self.mistakes[str(override.input_line)] = what

@@ -14,13 +14,13 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from lightning import LightningDataModule, LightningModule, Trainer
 from lightning.fabric.utilities.seed import pl_worker_init_function, reset_seed
-from lightning.pytorch.callbacks import Callback, Checkpoint, RichProgressBar
+from lightning.pytorch.callbacks import Callback, RichProgressBar
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.profilers import Profiler
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import MissingMandatoryValue
+from omegaconf.errors import InterpolationKeyError, MissingMandatoryValue
 from torch import nn
 from torch.nn.parameter import is_lazy
 
@@ -52,13 +52,14 @@ def make(cfg: DictConfig, key: str, node: Any, kind: type = object, **keywords: 
     try:
         made = instantiate(OmegaConf.create({key: trust.checked(cfg, node)})[key], **keywords)
     except Exception as error:
-        cause: BaseException = error
-        while isinstance(cause, InstantiationException) and cause.__cause__:  # of Hydra: the constructor's own in it
-            cause = cause.__cause__
+        cause = error.__cause__ if isinstance(error, InstantiationException) and error.__cause__ else error
         if isinstance(cause, UserError):
             raise cause from cause.__cause__
         if isinstance(cause, MissingMandatoryValue):
             raise UserError(f"{cause.full_key} is needed; type {cause.full_key}=<value>.") from error
+        if isinstance(cause, InterpolationKeyError) and (fact := re.search(r"'facts\.(\w+)", str(cause))):
+            advice = f"add `{fact[1]}` to the dict `facts` of {cfg.data.get('_target_')}"
+            raise UserError(f"{cause.full_key} needs a fact that the datamodule does not say; {advice}.") from error
         place = re.search(r"^full_key: (\S+)", str(error), re.M)
         name = place[1] if place else key
         target = f" ({node.get('_target_')})" if name in ("data", "task") else ""
@@ -79,17 +80,14 @@ def data(cfg: DictConfig, split: str | None = None) -> LightningDataModule:
 
     `split`: that `record.check_same` looks at; None: all.
     """
-    directory = cfg.run_dir if cfg.get("resume") else cfg.get("rerun")
-    if cfg.get("run"):  # the checkpoint of another command
-        directory = Path(cfg.run).parent.parent
-    before = Run(directory) if directory else None
+    before = configs.source(cfg)
     seen = before.record if before else {}
     seed = cfg.seed if cfg.get("rerun") else seen.get("seed", cfg.seed)
     tree: Any = OmegaConf.merge(cfg, {"data_dir": str(paths.in_project(cfg.data_dir)), "seed": seed})
-    with exact.isolated(tree.seed):
+    with exact.isolated(seed):
         made = make(tree, "data", tree.data, LightningDataModule)
     if not isinstance(made, DataModule):
-        return exact.seed_hooks(made, pl_worker_init_function, tree.seed)
+        return exact.seed_hooks(made, pl_worker_init_function, seed)
     if before and seen.get("data_fingerprint"):
         record.check_same(cfg, made, before, split)
     return made
@@ -106,9 +104,9 @@ def facts(cfg: DictConfig, datamodule: LightningDataModule) -> None:
 
 def parts(cfg: DictConfig) -> tuple[LightningDataModule, LightningModule]:
     """The datamodule with its facts in cfg, and the task, of a new run or of one that is there already."""
-    unknown = f"min or max, as the name of what it watches does not say which is better (objective {cfg.objective})"
-    require(cfg.checkpoint.mode in ("min", "max"), "checkpoint.mode", unknown, cfg.checkpoint.mode)
-    require(OmegaConf.select(cfg, "scheduler.mode", default="") is not None, "scheduler.mode", unknown, None)
+    for key in ("checkpoint.mode", "scheduler.mode"):
+        must = "min or max, as the name of what it watches does not say which is better"
+        require((mode := OmegaConf.select(cfg, key, default="min")) in ("min", "max"), key, must, mode)
     if cfg.rerun:
         cfg.facts = None  # as the data says now
     datamodule = data(cfg)
@@ -136,13 +134,11 @@ def load_model(run: str | Path, frozen: bool = True) -> nn.Module:
     there is none, where it may not be built, and for a `latest` in code, where it cannot be stored.
     """
     outer = BUILT.get()
-    now: Any = OmegaConf.load(paths.CONF / "_packages.yaml") if outer is None else outer
-    sweep = Path(outer.run_dir).parent if outer else None
-    found = paths.find(str(run), paths.logs_folder(now.get("log_dir")), sweep=sweep)
-    if run == "latest" and outer and not configs.pin(outer, str(paths.in_words(found.directory))):
+    now: Any = outer or OmegaConf.load(paths.CONF / "_packages.yaml")
+    sweep = Path(outer.run_dir).parent if outer and outer.run_dir else None
+    tree = configs.evaluated(str(run), paths.logs_folder(now.get("log_dir")), configs.packages(now), sweep)
+    if run == "latest" and outer and not configs.pin(outer, str(paths.in_words(Path(tree.run).parents[1]))):
         raise UserError("load_model('latest') must stand in the config, where the run that is found can be stored.")
-    tree, file = configs.stored(found.directory), str(found.checkpoint(str(run)))
-    tree.update(run=file, run_dir=str(found.directory), own=[], trusted=configs.packages(now))
     with exact.isolated(0):  # what it draws leaves the draws of the other as they were
         made = trained(tree)
     return Frozen(made) if frozen else made
@@ -159,13 +155,10 @@ def trained(cfg: DictConfig) -> LightningModule:
 
 def watchers(cfg: DictConfig) -> list[Callback]:
     """The keeper first, the chosen callbacks, and the records last."""
-    run = Run(cfg.run_dir)
-    settings = {key: cfg[key] for key in ("seed", "exact", "objective")} | {"write": cfg.trainer.enable_checkpointing}
-
-    def checked(node: Any) -> Any:
-        return trust.checked(cfg, node)
-
-    keeper = Keeper(str(run.directory), judge=study.judge(run.directory, checked), **settings, **cfg.checkpoint)
+    run, settings = Run(cfg.run_dir), {key: cfg[key] for key in ("seed", "exact", "objective")}
+    judge = study.judge(run.directory, partial(trust.checked, cfg))
+    write = cfg.trainer.enable_checkpointing
+    keeper = Keeper(str(run.directory), judge=judge, write=write, **settings, **cfg.checkpoint)
     announce = partial(record.announce, cfg, f"{keeper.monitor} ({keeper.mode})")
     records = Records(str(run.directory), keeper, run.update, announce)
     return [keeper, *group(cfg, "callbacks", Callback), Mistakes(), records]
@@ -183,6 +176,8 @@ def trainer(cfg: DictConfig, callbacks: list[Callback]) -> Trainer:
     if cfg.trainer.strategy == "ddp":
         timeout = timedelta(seconds=cfg.get("timeout") or 600)
         ours["strategy"] = DDPStrategy(timeout=timeout, gradient_as_bucket_view=True)
+    if cfg.get("profiler"):
+        ours["profiler"] = make(cfg, "profiler", cfg.profiler, Profiler)
     built = make(
         cfg,
         "trainer",
@@ -191,10 +186,9 @@ def trainer(cfg: DictConfig, callbacks: list[Callback]) -> Trainer:
         **ours,
         callbacks=callbacks + [RichProgressBar(refresh_rate=20)] * bar,
         logger=group(cfg, "logger", Logger),
-        profiler=make(cfg, "profiler", cfg.profiler, Profiler) if cfg.get("profiler") else None,
         plugins=[*plugins, AtomicIO(Run(cfg.run_dir).update)],
         default_root_dir=cfg.run_dir,
-        enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
+        enable_checkpointing=bool(callbacks),  # the keeper is one of them
         enable_progress_bar=bar,
     )
     torch._inductor.config.deterministic = True  # no stopwatch chooses kernels of other bits; a Trainer sets it back

@@ -8,8 +8,8 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from leyden import UserError
+from leyden.run import paths
 from leyden.run.keys import direction
-from leyden.run.paths import in_project
 from leyden.run.run import Run
 
 NEEDED = ("data", "task", "trainer")  # in the config of a run
@@ -30,14 +30,23 @@ def stored(directory: Path) -> DictConfig:
     return tree
 
 
-def is_stored(tree: DictConfig) -> bool:
-    """Whether a config comes from a run, and not from conf/ and the command line."""
-    return any(tree.get(key) for key in ("resume", "rerun", "run"))
+def evaluated(asked: str, logs: Path, trusted: list[str], sweep: Path | None = None) -> DictConfig:
+    """The tree of the run that is asked for, with its checkpoint as `run`; it may build from `trusted` packages."""
+    run = paths.find(asked, logs, sweep=sweep)
+    tree = stored(run.directory)
+    tree.update(run=str(run.checkpoint(asked)), run_dir=None, own=[], trusted=trusted)
+    return tree
+
+
+def source(tree: DictConfig) -> Run | None:
+    """The run that a config comes from; None where it comes from conf/ and the command line."""
+    place = tree.get("run") or tree.get("resume") or tree.get("rerun")
+    return paths.of(Path(place)) if place else None
 
 
 def packages(tree: DictConfig) -> list[str]:
     """The user's packages that a config may build from; one that does not come from a run, from all that it names."""
-    named = [] if is_stored(tree) else re.findall(r"_target_: (\w+)\.", OmegaConf.to_yaml(tree))
+    named = [] if source(tree) else re.findall(r"_target_: (\w+)\.", OmegaConf.to_yaml(tree))
     return sorted({*(tree.get("own") or ()), *(tree.get("trusted") or ()), *named})
 
 
@@ -82,7 +91,7 @@ def pin(tree: DictConfig, run: str) -> bool:
 
 def literal(value: Any) -> Any:
     """Each text in dicts and lists so that OmegaConf leaves it as it is."""
-    if type(value) in (list, tuple):
+    if isinstance(value, list | tuple):
         return [literal(part) for part in value]
     if isinstance(value, dict):
         return {name: literal(part) for name, part in value.items()}
@@ -102,4 +111,4 @@ def mode(metric: str, monitor: str = "", mode_of_monitor: str | None = None) -> 
 
 OmegaConf.register_new_resolver("direction", mode, replace=True)
 OmegaConf.register_new_resolver("label", label, replace=True)
-OmegaConf.register_new_resolver("in_project", in_project, replace=True)
+OmegaConf.register_new_resolver("in_project", paths.in_project, replace=True)

@@ -24,11 +24,12 @@ ROLES = {"growth": GROWTH, "place": PLACE, "path": PATHS, "harmless": HARMLESS, 
 ROLE_OF = {key: name for name, keys in ROLES.items() for key in keys}
 RESUMABLE = ("growth", "path", "harmless", "label")  # may be changed while a run goes on
 
-SMALL = {  # words in the names of metrics of which less is better
-    "loss", "error", "mse", "mae", "rmse", "msle", "mape", "nll", "bce", "kl", "perplexity", "huber", "fid", "wer",
-    "cer", "ece", "brier",
+LOSSES = {"loss", "error"}  # words in the names of metrics that outweigh others: dice_loss is a loss
+SMALL = LOSSES | {  # those of which less is better
+    "mse", "mae", "rmse", "msle", "mape", "nll", "bce", "kl", "perplexity", "huber", "fid", "wer", "cer", "ece",
+    "brier",
 }  # fmt: skip
-LARGE = {  # words in the names of metrics of which more is better
+LARGE = {  # those of which more is better
     "accuracy", "acc", "auc", "auroc", "f1", "r2", "precision", "recall", "sensitivity", "specificity",
     "iou", "miou", "jaccard", "dice", "psnr", "ssim", "bleu", "rouge", "kappa", "mcc", "pearson", "spearman",
 }  # fmt: skip
@@ -43,15 +44,10 @@ def role(key: str) -> str:
 
 
 def direction(metric: str) -> str | None:
-    """`min` or `max`: whether a metric of this name is better when it is small or large; None: the name does not say.
-
-    A word may carry a number, as in acc5; a loss that is named after a metric, as in dice_loss, is a loss.
-    """
+    """`min` or `max`: whether a metric of this name is better when it is small or large; None: it does not say."""
     words = re.findall(r"[A-Z]?[a-z]+\d*|[A-Z]+(?![a-z])\d*", str(metric).rpartition("/")[2])
-    known = {name for word in words for name in (word.lower(), word.lower().rstrip("0123456789"))}
-    if UNSURE & known:
+    known = {name for word in words for name in (word.lower(), word.lower().rstrip("0123456789"))}  # acc5 is an acc
+    small, large = not known.isdisjoint(SMALL), not known.isdisjoint(LARGE) and known.isdisjoint(LOSSES)
+    if UNSURE & known or small == large:
         return None
-    if {"loss", "error"} & known:
-        return "min"
-    found = [way for way, names in (("min", SMALL), ("max", LARGE)) if names & known]
-    return found[0] if len(found) == 1 else None
+    return "min" if small else "max"

@@ -3,6 +3,7 @@
 import inspect
 import logging
 import os
+import re
 import shlex
 import threading
 import time
@@ -40,8 +41,8 @@ def begin(trainer: Trainer, cfg: DictConfig, resumed: bool) -> None:
                 settings: Any = OmegaConf.to_container(cfg, resolve=True)
                 logger.log_hyperparams(settings)
             elif logger.experiment and not resumed:
-                logger.experiment.add_text("command", f"```\n{run.record.get('command')}\n```", 0)
-                logger.experiment.add_text("config", f"```\n{text}\n```", 0)
+                for name, content in (("command", run.record.get("command")), ("config", text)):
+                    logger.experiment.add_text(name, f"```\n{content}\n```", 0)
         except Exception as error:  # of any package
             raise UserError(f"{type(logger).__name__} cannot start: {said(error)[:200]}; see conf/logger.") from error
         guard(logger, run)
@@ -50,8 +51,7 @@ def begin(trainer: Trainer, cfg: DictConfig, resumed: bool) -> None:
 def guard(logger: Any, run: Run) -> None:
     """Keep what the methods of a logger and of its experiment raise in run.json; it ends nothing.
 
-    After a failure they rest ten times as long as it took, so that a server that hangs costs little, and one that is
-    back is used again.
+    After a failure they rest ten times as long as it took: a server that hangs costs little, and may come back.
     """
     rest, kind = 0.0, type(logger).__name__
 
@@ -137,16 +137,12 @@ def in_lines(results: dict[str, Any], directory: Path) -> str:
     """What a run came to, a plain line for each number, and where to look further."""
     best, test, path = results.get("best"), results.get("test") or {}, paths.in_words(directory)
     lines = [f"{best['monitor']} {best['value']:.4f} (best, epoch {best['epoch'] + 1})"] if best else []
-    by_class = []
-    for name, value in test.items():
-        if name == "samples" or not isinstance(value, int | float):
-            continue
-        if "/" in name.partition("/dataloader_idx_")[0].partition("/")[2]:  # Lightning's, of several loaders
-            by_class.append((value, name.split("/", 2)[2]))
-        else:
-            lines.append(f"{name} {value:.4f}")
+    numbers = {name: value for name, value in test.items() if isinstance(value, int | float) and name != "samples"}
+    by_class = [name for name in numbers if re.match("[^/]+/[^/]+/(?!dataloader_idx_)", name)]
+    lines += [f"{name} {value:.4f}" for name, value in numbers.items() if name not in by_class]
     if by_class:
-        shown = ", ".join(f"{name} {value:.3f}" for value, name in sorted(by_class)[:10])
+        lowest = sorted(by_class, key=lambda name: numbers[name])[:10]
+        shown = ", ".join(f"{name.split('/', 2)[2]} {numbers[name]:.3f}" for name in lowest)
         lines.append(f"by class, lowest first: {shown}{', ...' if by_class[10:] else ''}")
     if test:
         count = f" on {test['samples']} samples" if test["samples"] else ""

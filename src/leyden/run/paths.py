@@ -5,8 +5,6 @@ from datetime import datetime
 from pathlib import Path
 
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
 from leyden import UserError
 from leyden.run.run import Run, Status
@@ -33,7 +31,7 @@ def logs_folder(typed: str | None = None) -> Path:
     try:
         files = [file for file in (CONF / "train.yaml", local) if file.is_file()]
         return in_project(OmegaConf.merge(*map(OmegaConf.load, files)).log_dir)
-    except (OmegaConfBaseException, OSError, YAMLError) as error:
+    except Exception as error:  # of YAML and of OmegaConf alike
         raise UserError("log_dir of conf/ cannot be read here; type log_dir=<folder>.") from error
 
 
@@ -51,12 +49,16 @@ def create(folder: Path, name: str | None = None) -> Path:
             raise UserError(f"{path} cannot be made ({error.strerror}); type log_dir=<folder>.") from error
 
 
+def of(path: Path) -> Run:
+    """The run of a directory, or of a checkpoint in it."""
+    return Run(path.parent.parent if path.suffix == ".ckpt" else path)
+
+
 def find(asked: str, logs: Path, unfinished: bool = False, sweep: Path | None = None) -> Run:
     """A run from a path, a checkpoint in it, a name, or `latest`, as `latest` finds it."""
     if asked == "latest":
         return latest(logs, unfinished, sweep)
-    for path in (Path(asked).expanduser(), in_project(asked), logs / "train" / asked):
-        run = Run(path.parent.parent if path.suffix == ".ckpt" else path)
+    for run in map(of, (Path(asked).expanduser(), in_project(asked), logs / "train" / asked)):
         if run.config_file.is_file() or run.record:  # the config of a run that has just begun is not there yet
             return Run(run.directory.resolve())
     raise UserError(f"{asked} is no run directory, nor a checkpoint in one, nor a run in {logs / 'train'}; try latest.")

@@ -13,10 +13,10 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 import lightning
 import torch
+from lightning.fabric.utilities.warnings import disable_possible_user_warnings
 from omegaconf import DictConfig
 from torch._inductor import config as inductor
 from torch.backends import cudnn
@@ -24,21 +24,16 @@ from torch.backends import cudnn
 from leyden import require
 from leyden.data.datamodule import cores
 from leyden.resume import compiled
+from leyden.resume.stopping import SIGNALS
 
 NOISE = (  # in warnings
-    "does not have many workers",
-    "sync_dist=True",  # lightning_internals.RankLogger joins all values
-    "number of training batches.*is smaller than the logging interval",
-    "AMP with fp16 is not supported on CPU",  # said by `trainer` below, and stored
+    "AMP with fp16 is not supported on CPU",  # build.trainer says it
     "callbacks used to create the checkpoint",  # of training
-    "resuming from a checkpoint that ended before the epoch ended",  # exact.fast_forward
     "lr_scheduler.step.*before.*optimizer.step",  # fires falsely when a scaler skips its first step
     "isinstance.treespec, LeafSpec|across ranks is zero",
-    "srun. command is available on your system",  # ranks.count says it where it is needed
     "requested to overfit but enabled .* shuffling",
     "You have overridden .*transfer_batch",
     "nn.Module. and is already saved",
-    "in eval mode at the start of training",  # what is frozen
     "WeightAveraging callback with a model that overrides the configure_model",  # which builds no layers here
 )
 JOBS = itertools.count()  # of this process
@@ -55,44 +50,39 @@ def restored() -> Iterator[None]:
         gc.freeze()  # what is there before the first job stays; to look at all of it again would take 0.4 s a job
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
+    switches = [(cudnn, "enabled"), (cudnn, "benchmark"), (cudnn, "deterministic"), (inductor, "deterministic")]
     with ExitStack() as after, compiled.by_the_run_alone(), warnings.catch_warnings():
         for name in FLAGS:
             after.callback(getattr(torch, f"set_{name}"), getattr(torch, f"get_{name}")())
         after.callback(torch.autograd.set_detect_anomaly, torch.is_anomaly_enabled())
         after.callback(torch.set_grad_enabled, torch.is_grad_enabled())
-        after.callback(setattr, inductor, "deterministic", inductor.deterministic)
-        for name in ("enabled", "benchmark", "deterministic"):
-            after.callback(setattr, cudnn, name, getattr(cudnn, name))
+        for owner, name in [*switches, (logging, "raiseExceptions")]:
+            after.callback(setattr, owner, name, getattr(owner, name))
         for logger in map(logging.getLogger, (None, *LOGGERS)):
             after.callback(setattr, logger, "handlers", logger.handlers[:])
             after.callback(logger.setLevel, logger.level)
-        after.callback(setattr, logging, "raiseExceptions", logging.raiseExceptions)
         after.callback(logging.captureWarnings, False)
         after.callback(os.environ.update, dict(os.environ))
         after.callback(os.environ.clear)
         if threading.current_thread() is threading.main_thread():  # others may set no handlers
-            for number in signal.valid_signals():
-                after.callback(set_handler, number, signal.getsignal(number))
+            for number in SIGNALS:
+                after.callback(signal.signal, number, signal.getsignal(number) or signal.SIG_DFL)
         yield
-
-
-def set_handler(number: int, handler: Any) -> None:
-    if handler is not None and signal.getsignal(number) != handler:  # None: not one of Python's
-        signal.signal(number, handler)
 
 
 def set_global_torch_flags(cfg: DictConfig) -> None:
     """Set what the config says of the whole process, and take away noise."""
-    seed, precision, threads = cfg.seed, cfg.matmul_precision, cfg.threads
+    seed, threads, precision = cfg.seed, cfg.threads, cfg.matmul_precision
     require(type(seed) is int and 0 <= seed < 2**32, "seed", "a whole number from 0 to 4294967295", seed)
-    counted = threads is None or (type(threads) is int and threads > 0)
-    require(counted, "threads", "null or a whole number from 1 up", threads)
-    known = precision in ("highest", "high", "medium")
-    require(known, "matmul_precision", "one of highest, high, medium", precision)
+    good = threads is None or (type(threads) is int and threads > 0)
+    require(good, "threads", "null or a whole number from 1 up", threads)
+    known = ("highest", "high", "medium")
+    require(precision in known, "matmul_precision", f"one of {', '.join(known)}", precision)
     for logger in map(logging.getLogger, LOGGERS):
         logger.handlers.clear()
         logger.setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", f".*({'|'.join(NOISE)})")
+    disable_possible_user_warnings()  # guesses of Lightning
     if not torch.cuda.is_available():  # else each optimizer step tries to load NVML again, 200 us
         os.environ.pop("PYTORCH_NVML_BASED_CUDA_CHECK", None)
     set_malloc_thresholds()

@@ -18,7 +18,7 @@ import torch
 import yaml
 from lightning import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from leyden import UserError, said
@@ -67,32 +67,37 @@ class LiveRun(Run):
 
     def begin(self, task: LightningModule, trainer: Trainer, datamodule: LightningDataModule) -> None:
         """Store what the run is built from: its config with the facts, uncommitted changes, and sizes."""
-        drop_unused_groups(self.cfg)
+        cfg = self.cfg
+        if unused := sorted(configs.unused_groups(cfg)):  # by a task of the user's own
+            OmegaConf.set_struct(cfg, False)
+            for name in unused:
+                del cfg[name]
+            log.info("%s does not use the config's %s.", kind(cfg.task), " and ".join(unused))
         if not is_first_rank():
             return
         self.open()
-        tree = self.cfg.copy()
+        tree = cfg.copy()
         tree.update({key: None for key in ("run_dir", "resume", "rerun") if key in tree})  # of this start only
         OmegaConf.save(tree, self.config_file)
         if patch := changes():
             (self.directory / "changes.patch").write_text(patch, encoding="utf-8")
         sizes = {"threads": torch.get_num_threads(), "world_size": trainer.world_size, "parameters": count(task)}
-        kinds = {"precision": trainer.precision, "device": str(trainer.strategy.root_device)}
-        kinds |= datamodule.notes if isinstance(datamodule, DataModule) else {}
+        place = {"precision": trainer.precision, "device": str(trainer.strategy.root_device)}
+        notes = datamodule.notes if isinstance(datamodule, DataModule) else {}
         fingerprint = getattr(datamodule, "fingerprint", None)
-        self.update(data_fingerprint=fingerprint, kernels=dict(kernels.found), **sizes, **kinds)
+        self.update(data_fingerprint=fingerprint, kernels=dict(kernels.found), **sizes, **place, **notes)
 
 
 @contextmanager
-def recording(cfg: DictConfig) -> Iterator[LiveRun]:
-    """Keep run.json and train.log true from the start to the end; `process.restored` ends what is shown.
+def recording(cfg: DictConfig, table: bool = False) -> Iterator[LiveRun]:
+    """Keep run.json and train.log true from the start to the end; `table`: stdout is for a table alone.
 
     A run that goes on is opened when all is built: a refusal changes neither its status nor its log.
     """
-    screen, root = logging.StreamHandler(sys.stdout), logging.getLogger()
+    screen, root = logging.StreamHandler(sys.stderr if table else sys.stdout), logging.getLogger()
     screen.addFilter(lambda entry: entry.name.startswith("leyden") or entry.levelno >= logging.WARNING)
     screen.addFilter(lambda entry: entry.name != "leyden.file")  # for train.log alone
-    root.handlers = [screen]
+    root.handlers = [screen]  # which `process.restored` takes away
     root.setLevel(logging.INFO)
     logging.captureWarnings(True)
     logging.raiseExceptions = False  # a pipe that is closed ends the output, not the run
@@ -128,7 +133,7 @@ def is_first_rank() -> bool:
 
 
 def check_same(cfg: DictConfig, datamodule: DataModule, before: Run, split: str | None) -> None:
-    """Compare the data with what the run before saw, where the split that is asked for (None: any) is cut by us.
+    """Compare the data with what the run before saw, where we cut the split that is asked for (None: any).
 
     Raises UserError where test may hold what it was trained on, unless exact=false, or the classes are others.
     """
@@ -139,10 +144,8 @@ def check_same(cfg: DictConfig, datamodule: DataModule, before: Run, split: str 
     same, cut = seen["data_fingerprint"] == datamodule.fingerprint, {*seen.get("cut_splits", ()), *notes["cut_splits"]}
     if same or not (cfg.get("resume") or (cut and split in {None, *cut})):
         return
-    if cfg.get("rerun"):
-        data, old = (OmegaConf.to_container(tree.data) for tree in (cfg, configs.stored(before.directory)))
-        if data != old:  # as its user says
-            return
+    if cfg.get("rerun") and configs.stored(before.directory).data != cfg.data:  # as its user says
+        return
     changed = (
         "The data is not what the run was trained on, and its splits would not be the same "
         f"(samples now: {notes.get('split_sizes')}; then: {seen.get('split_sizes')})"
@@ -197,21 +200,15 @@ def count(task: torch.nn.Module, frozen: bool = False) -> int:
     return sum(parameter.numel() for parameter in task.parameters() if not (frozen and parameter.requires_grad))
 
 
+def kind(node: DictConfig) -> str:
+    return node._target_.split(".")[-1]
+
+
 def announce(cfg: DictConfig, best: str, trainer: Trainer, task: LightningModule, batch: int | None) -> None:
     """Log what is about to be trained: `best` is what it is judged by, `batch` the samples of a step."""
     networks = [part for part in task.children() if count(part)]
-    one = len(networks) == 1  # of several networks none stands for all
-    name = (cfg.get("model", cfg.task) if one else cfg.task)._target_.split(".")[-1]
+    name = kind(cfg.get("model", cfg.task) if len(networks) == 1 else cfg.task)  # of several none stands for all
+    frozen = f" ({count(task, frozen=True):,} are frozen)" if count(task, frozen=True) else ""
     step = f"{batch} samples a step, " if batch else ""
     where = f"{trainer.strategy.root_device}, {trainer.precision}, {step}seed {cfg.seed}, best by {best}"
-    frozen = f" ({count(task, frozen=True):,} are frozen)" if count(task, frozen=True) else ""
     log.info("%s of %s parameters%s on %s", name, f"{count(task):,}", frozen, where)
-
-
-def drop_unused_groups(cfg: DictConfig) -> None:
-    """Take out the groups that a task of the user's own does not name, so that a run holds only what it is made of."""
-    if unused := sorted(configs.unused_groups(cfg)):
-        with open_dict(cfg):
-            for name in unused:
-                del cfg[name]
-        log.info("%s does not use the config's %s.", cfg.task._target_.split(".")[-1], " and ".join(unused))

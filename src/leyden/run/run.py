@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -85,7 +86,9 @@ class Run:
 
     def start(self, **fields: Any) -> None:
         """Note that this process runs it."""
-        self.update(status=Status.RUNNING, reason=None, ended=None, slurm=slurm_job(), **this_process(), **fields)
+        pid = os.getpid()
+        here = {"host": socket.gethostname(), "pid": pid, "pid_born": process_start_time(pid), "heartbeat": now()}
+        self.update(status=Status.RUNNING, reason=None, ended=None, slurm=slurm_job(), **here, **fields)
 
     def end(self, status: Status, reason: str | None = None) -> None:
         self.update(status=status, reason=reason, ended=now())
@@ -166,22 +169,16 @@ def slurm_requeue() -> bool:
         return False
 
 
-def this_process() -> dict[str, Any]:
-    """What tells `alive` which process this is."""
-    pid = os.getpid()
-    return {"host": socket.gethostname(), "pid": pid, "pid_born": process_start_time(pid), "heartbeat": now()}
-
-
 def process_start_time(pid: int | None) -> str | None:
     """When a process of this machine started, in the system's own words; None where there is none."""
-    if Path("/proc/self/stat").exists():
-        try:
-            words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:  # it is gone
-            return None
-        return None if words[0] in "ZX" else words[19]
-    line = ["ps", "-o", "lstart=", "-p", str(pid)]
-    return subprocess.run(line, capture_output=True, text=True).stdout.strip() or None if os.name == "posix" else None
+    if sys.platform != "linux":
+        line = ["ps", "-o", "lstart=", "-p", str(pid)]
+        return subprocess.run(line, capture_output=True, text=True).stdout.strip() or None
+    try:
+        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:  # it is gone
+        return None
+    return None if words[0] in "ZX" else words[19]
 
 
 def now() -> str:

@@ -36,7 +36,7 @@ def checked(cfg: DictConfig, node: Any) -> Any:
     tree: Any = OmegaConf.to_container(cfg, resolve=False)
     tree.pop("facts", None)  # what the data says
     known = {str(part.get("_target_")) for part in parts(tree)}
-    own, new = [*(cfg.get("own") or ()), *(cfg.get("trusted") or ())], not configs.is_stored(cfg)
+    own, new = [*(cfg.get("own") or ()), *(cfg.get("trusted") or ())], not configs.source(cfg)
     plain = OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
     kept = set()  # what is handed DictConfigs
     for part in parts(plain):
@@ -52,9 +52,9 @@ def checked(cfg: DictConfig, node: Any) -> Any:
 
 
 def escaped(node: Any, kept: set[str], boxed: bool = False) -> Any:
-    """Plain containers, whose texts Hydra hands on as they are; `kept` are targets that are handed DictConfigs.
+    """Plain containers, whose texts Hydra hands on as they are: it resolves them in place, and as it reads them.
 
-    Hydra resolves a text in place, and as it reads it; who gets a DictConfig or ListConfig (`boxed`) reads it again.
+    `kept` are targets that are handed DictConfigs or ListConfigs; what is in these (`boxed`) is read once more.
     """
     if isinstance(node, list):
         return [escaped(part, kept, boxed) for part in node]
@@ -82,35 +82,32 @@ def check(target: str, own: list[str], new: bool) -> bool:
 
     Whether it is handed DictConfigs, as Hydra does it: what is of the libraries, or a child of a class of ours, is not.
     """
-    what = "The config" if new else "The stored config"
     if not inside(target, (*LIBRARIES, *own)):
-        advice = f"if it is of a package of yours, type 'trusted=[{target.split('.')[0]}]'"
-        raise UserError(f"{what} wants to build {target}, which is not trusted; {advice}.")
+        advice = f"if it is yours, type 'trusted=[{target.split('.')[0]}]'"
+        raise UserError(f"The stored config wants {target}, which is not trusted; {advice}.")
     try:
         found = get_object(target)
     except Exception as error:  # whatever the import raises: the target is not there
         if new:
             return False  # Hydra says it, with the key
-        raise UserError(f"{what} wants {target}, which is missing ({said(error)}); set PYTHONPATH.") from error
+        raise UserError(f"The stored config wants {target}, which is missing ({said(error)}).") from error
     method = isinstance(found, MethodType) and isinstance(found.__self__, type)
     code = found.__func__ if method else found
     home, name = str(getattr(code, "__module__", "")), str(getattr(code, "__qualname__", ""))
-    if home.split(".")[0] in LIBRARIES:
+    if inside(home, LIBRARIES):
         allowed = shipped(found, home, target)
     else:
         function = isinstance(found, FunctionType) and "." not in name
         allowed = inside(home, own) and home != "builtins" and (method or function or isinstance(found, type))
     if not (allowed and defined(code, home, name)):
-        raise UserError(
-            f"{what} must name a public class that a run is made of, of leyden, torch, torchvision, lightning or "
-            f"torchmetrics, or what a package of yours defines; got {target}; write a function there that calls it."
-        )
+        must = "name a class that a run is made of, of the libraries of leyden, or what a package of yours defines"
+        raise UserError(f"The config must {must}; got {target}; write a function there that calls it.")
     bases = found.__mro__ if isinstance(found, type) else ()
     return not any(inside(str(base.__module__), ("leyden",)) for base in bases) and not inside(home, LIBRARIES)
 
 
 def defined(code: Any, home: str, name: str) -> bool:
-    """Whether the object is what its own module calls by its name, so that it is not only imported or inherited."""
+    """Whether the object is what its own module calls by its name: not only imported or inherited."""
     again: Any = sys.modules.get(home)
     for part in name.split("."):
         again = getattr(again, part, None)
@@ -124,8 +121,8 @@ def shipped(found: Any, home: str, target: str) -> bool:
     if any(word.startswith("_") for word in target.split(".")) or inside(home, CLOSED):
         return False
     if isinstance(found, type):
-        search = home.startswith("optuna.") and {"BasePruner", "BaseSampler"} & {base.__name__ for base in found.mro()}
-        return issubclass(found, KINDS) or bool(search)
+        names = {base.__name__ for base in found.mro()} if inside(home, ["optuna"]) else set()
+        return issubclass(found, KINDS) or not names.isdisjoint(("BasePruner", "BaseSampler"))
     return found in map(torchvision.models.get_model_builder, torchvision.models.list_models())
 
 

@@ -20,7 +20,7 @@ from lightning.pytorch.profilers import Profiler
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import InterpolationKeyError, MissingMandatoryValue
+from omegaconf.errors import MissingMandatoryValue
 from torch import nn
 from torch.nn.parameter import is_lazy
 
@@ -57,9 +57,9 @@ def make(cfg: DictConfig, key: str, node: Any, kind: type = object, **keywords: 
             raise cause from cause.__cause__
         if isinstance(cause, MissingMandatoryValue):
             raise UserError(f"{cause.full_key} is needed; type {cause.full_key}=<value>.") from error
-        if isinstance(cause, InterpolationKeyError) and (fact := re.search(r"'facts\.(\w+)", str(cause))):
-            advice = f"add `{fact[1]}` to the dict `facts` of {cfg.data.get('_target_')}"
-            raise UserError(f"{cause.full_key} needs a fact that the datamodule does not say; {advice}.") from error
+        if fact := re.match(r"Interpolation key 'facts\.(\w+)", str(cause)):
+            lack = f"The datamodule {cfg.data.get('_target_')} has no `{fact[1]}` in its dict `facts`"
+            raise UserError(f"{lack}, which {cause.full_key} takes; add it there.") from error
         place = re.search(r"^full_key: (\S+)", str(error), re.M)
         name = place[1] if place else key
         target = f" ({node.get('_target_')})" if name in ("data", "task") else ""
@@ -76,7 +76,7 @@ def group(cfg: DictConfig, name: str, kind: type) -> list[Any]:
 
 
 def data(cfg: DictConfig, split: str | None = None) -> LightningDataModule:
-    """The datamodule, whose draws come from the seed of the run that goes on or is read.
+    """The datamodule, which draws from the seed of the run that goes on or is read.
 
     `split`: that `record.check_same` looks at; None: all.
     """
@@ -93,15 +93,6 @@ def data(cfg: DictConfig, split: str | None = None) -> LightningDataModule:
     return made
 
 
-def facts(cfg: DictConfig, datamodule: LightningDataModule) -> None:
-    """Put what the data says of itself into cfg.facts, from where models and tasks take it."""
-    require(not cfg.facts, "facts", "left out, as the data says them", cfg.facts)
-    found = getattr(datamodule, "facts", {})
-    good = not any("_target_" in part for part in trust.parts(found))
-    require(good, "facts of the data", "without a key `_target_`", found)
-    cfg.facts = configs.literal(found)
-
-
 def parts(cfg: DictConfig) -> tuple[LightningDataModule, LightningModule]:
     """The datamodule with its facts in cfg, and the task, of a new run or of one that is there already."""
     for key in ("checkpoint.mode", "scheduler.mode"):
@@ -113,6 +104,15 @@ def parts(cfg: DictConfig) -> tuple[LightningDataModule, LightningModule]:
     if not cfg.resume:  # the model keeps the facts that it began with
         facts(cfg, datamodule)
     return datamodule, task(cfg)
+
+
+def facts(cfg: DictConfig, datamodule: LightningDataModule) -> None:
+    """Put what the data says of itself into cfg.facts, from where models and tasks take it."""
+    require(not cfg.facts, "facts", "left out, as the data says them", cfg.facts)
+    found = getattr(datamodule, "facts", {})
+    good = not any("_target_" in part for part in trust.parts(found))
+    require(good, "facts of the data", "without a key `_target_`", found)
+    cfg.facts = configs.literal(found)
 
 
 def task(cfg: DictConfig) -> LightningModule:
@@ -136,10 +136,12 @@ def load_model(run: str | Path, frozen: bool = True) -> nn.Module:
     outer = BUILT.get()
     now: Any = outer or OmegaConf.load(paths.CONF / "_packages.yaml")
     sweep = Path(outer.run_dir).parent if outer and outer.run_dir else None
-    tree = configs.evaluated(str(run), paths.logs_folder(now.get("log_dir")), configs.packages(now), sweep)
-    if run == "latest" and outer and not configs.pin(outer, str(paths.in_words(Path(tree.run).parents[1]))):
+    found = paths.find(str(run), paths.logs_folder(now.get("log_dir")), sweep=sweep)
+    if run == "latest" and outer and not configs.pin(outer, str(paths.in_words(found.directory))):
         raise UserError("load_model('latest') must stand in the config, where the run that is found can be stored.")
-    with exact.isolated(0):  # what it draws leaves the draws of the other as they were
+    tree = configs.stored(found.directory)
+    tree.update(run=str(found.checkpoint(str(run))), run_dir=None, own=[], trusted=configs.packages(now))
+    with exact.isolated(0):  # the other draws as if this drew nothing
         made = trained(tree)
     return Frozen(made) if frozen else made
 
@@ -155,10 +157,9 @@ def trained(cfg: DictConfig) -> LightningModule:
 
 def watchers(cfg: DictConfig) -> list[Callback]:
     """The keeper first, the chosen callbacks, and the records last."""
-    run, settings = Run(cfg.run_dir), {key: cfg[key] for key in ("seed", "exact", "objective")}
-    judge = study.judge(run.directory, partial(trust.checked, cfg))
-    write = cfg.trainer.enable_checkpointing
-    keeper = Keeper(str(run.directory), judge=judge, write=write, **settings, **cfg.checkpoint)
+    run, write = Run(cfg.run_dir), cfg.trainer.enable_checkpointing
+    settings = {"seed": cfg.seed, "exact": cfg.exact, "objective": cfg.objective, "write": write} | dict(cfg.checkpoint)
+    keeper = Keeper(str(run.directory), judge=study.judge(run.directory, partial(trust.checked, cfg)), **settings)
     announce = partial(record.announce, cfg, f"{keeper.monitor} ({keeper.mode})")
     records = Records(str(run.directory), keeper, run.update, announce)
     return [keeper, *group(cfg, "callbacks", Callback), Mistakes(), records]
@@ -166,31 +167,26 @@ def watchers(cfg: DictConfig) -> list[Callback]:
 
 def trainer(cfg: DictConfig, callbacks: list[Callback]) -> Trainer:
     """The Trainer with these callbacks, and with loggers and profiler."""
-    for key in POSITIVE:  # which Lightning itself does not check, nor a time without quotes, a number in YAML
+    for key in POSITIVE:  # which Lightning does not check, nor a time without quotes, a number in YAML
         require((value := cfg.trainer.get(key)) is None or value > 0, f"trainer.{key}", "above 0", value)
     time = cfg.trainer.get("max_time")
     require(isinstance(time, str | None), "trainer.max_time", 'null or a text "DD:HH:MM:SS", in quotes', time)
-    bar = bool(cfg.trainer.enable_progress_bar) and sys.stdout.isatty()
     plugins = make(cfg, "trainer.plugins", cfg.trainer.get("plugins") or [], list, _convert_="all")
-    ours: dict[str, Any] = {}
+    bar = bool(cfg.trainer.enable_progress_bar) and sys.stdout.isatty()
+    ours: dict[str, Any] = {
+        "callbacks": callbacks + [RichProgressBar(refresh_rate=20)] * bar,
+        "logger": group(cfg, "logger", Logger),
+        "plugins": [*plugins, AtomicIO(Run(cfg.run_dir).update)],
+        "default_root_dir": cfg.run_dir,
+        "enable_checkpointing": bool(callbacks),  # the keeper is one of them
+        "enable_progress_bar": bar,
+    }
+    if cfg.get("profiler"):
+        ours["profiler"] = make(cfg, "profiler", cfg.profiler, Profiler)
     if cfg.trainer.strategy == "ddp":
         timeout = timedelta(seconds=cfg.get("timeout") or 600)
         ours["strategy"] = DDPStrategy(timeout=timeout, gradient_as_bucket_view=True)
-    if cfg.get("profiler"):
-        ours["profiler"] = make(cfg, "profiler", cfg.profiler, Profiler)
-    built = make(
-        cfg,
-        "trainer",
-        cfg.trainer,
-        Trainer,
-        **ours,
-        callbacks=callbacks + [RichProgressBar(refresh_rate=20)] * bar,
-        logger=group(cfg, "logger", Logger),
-        plugins=[*plugins, AtomicIO(Run(cfg.run_dir).update)],
-        default_root_dir=cfg.run_dir,
-        enable_checkpointing=bool(callbacks),  # the keeper is one of them
-        enable_progress_bar=bar,
-    )
+    built = make(cfg, "trainer", cfg.trainer, Trainer, **ours)
     torch._inductor.config.deterministic = True  # no stopwatch chooses kernels of other bits; a Trainer sets it back
     lightning_internals.join_ranks(built, exact.Share)
     if (asked := str(cfg.trainer.precision)) != built.precision and built.is_global_zero:
@@ -199,7 +195,7 @@ def trainer(cfg: DictConfig, callbacks: list[Callback]) -> Trainer:
 
 
 def evaluate(
-    trainer: Trainer, task: LightningModule, datamodule: LightningDataModule, weights: Path | None
+    trainer: Trainer, task: LightningModule, datamodule: LightningDataModule, weights: Path | None = None
 ) -> dict[str, Any]:
     """Test the task, with other weights if given: the metrics and the number of samples, empty without test data."""
     split = "test" if isinstance(datamodule, DataModule) else getattr(datamodule, "tested", "test")

@@ -28,8 +28,8 @@ def logs_folder(typed: str | None = None) -> Path:
     if typed is not None:
         return in_project(typed)
     local = CONF / "local" / f"{os.environ.get('LEYDEN_LOCAL', 'default')}.yaml"
+    files = [file for file in (CONF / "train.yaml", local) if file.is_file()]
     try:
-        files = [file for file in (CONF / "train.yaml", local) if file.is_file()]
         return in_project(OmegaConf.merge(*map(OmegaConf.load, files)).log_dir)
     except Exception as error:  # of YAML and of OmegaConf alike
         raise UserError("log_dir of conf/ cannot be read here; type log_dir=<folder>.") from error
@@ -59,7 +59,7 @@ def find(asked: str, logs: Path, unfinished: bool = False, sweep: Path | None = 
     if asked == "latest":
         return latest(logs, unfinished, sweep)
     for run in map(of, (Path(asked).expanduser(), in_project(asked), logs / "train" / asked)):
-        if run.config_file.is_file() or run.record:  # the config of a run that has just begun is not there yet
+        if run.config_file.is_file() or run.record:  # one that has just begun has no config yet
             return Run(run.directory.resolve())
     raise UserError(f"{asked} is no run directory, nor a checkpoint in one, nor a run in {logs / 'train'}; try latest.")
 
@@ -67,12 +67,11 @@ def find(asked: str, logs: Path, unfinished: bool = False, sweep: Path | None = 
 def latest(logs: Path, unfinished: bool, sweep: Path | None) -> Run:
     """The run that began last of those with a checkpoint, or of the `unfinished` ones that nobody is running.
 
-    For a job of a `sweep` it is none of the other jobs, which would be another run for each.
+    For a job of a `sweep` none of its other jobs: each would find another one.
     """
     jobs = [path for path in logs.glob("sweep/*/*/") if path.parent != sweep]
-    runs = map(Run, (*logs.glob("train/*/"), *jobs))
     closed = (Status.RUNNING, Status.FINISHED, Status.UNKNOWN)
-    for run in sorted(runs, key=lambda run: run.started, reverse=True):
+    for run in sorted(map(Run, (*logs.glob("train/*/"), *jobs)), key=lambda run: run.started, reverse=True):
         if (run.status not in closed and run.config_file.is_file()) if unfinished else run.begun:
             return run
     kind = "unfinished run" if unfinished else "run with a checkpoint"

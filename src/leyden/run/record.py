@@ -1,4 +1,4 @@
-"""What a run says of itself while it lives: run.json, train.log, and what it was built from."""
+"""What a run says of itself: run.json, train.log, and what it was built from."""
 
 import logging
 import os
@@ -34,13 +34,12 @@ log = logging.getLogger(__name__)
 
 
 class LiveRun(Run):
-    """The run of this process, of which rank 0 writes, and nothing before it is open."""
+    """The run of this process; rank 0 writes, and nothing before it is open."""
 
     def __init__(self, cfg: DictConfig):
         super().__init__(cfg.run_dir)
-        self.cfg, self.writes = cfg, False
+        self.cfg, self.writes, self.ended = cfg, False, threading.Event()
         self.pruned: str | None = None  # why a search gave it up
-        self.ended = threading.Event()
         self.file = logging.FileHandler(self.log_file, encoding="utf-8", errors="replace", delay=True)
         self.file.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
 
@@ -54,11 +53,10 @@ class LiveRun(Run):
             return
         old = self.record if self.cfg.get("resume") else {}
         here = {"at": now(), "after": old.get("reason") or self.status} | environment()
-        fields = {"resumes": [*old.get("resumes", []), here]} if old else origin(self.cfg)
         self.writes = True
-        self.log_file.touch()  # a run has a log, though it may have nothing to say
+        self.log_file.touch()  # it may have nothing to say
         logging.getLogger().addHandler(self.file)
-        self.start(**fields)
+        self.start(**({"resumes": [*old.get("resumes", []), here]} if old else origin(self.cfg)))
         threading.Thread(target=self.beat, daemon=True).start()
 
     def beat(self) -> None:
@@ -68,7 +66,7 @@ class LiveRun(Run):
     def begin(self, task: LightningModule, trainer: Trainer, datamodule: LightningDataModule) -> None:
         """Store what the run is built from: its config with the facts, uncommitted changes, and sizes."""
         cfg = self.cfg
-        if unused := sorted(configs.unused_groups(cfg)):  # by a task of the user's own
+        if unused := sorted(configs.unused_groups(cfg)):
             OmegaConf.set_struct(cfg, False)
             for name in unused:
                 del cfg[name]
@@ -92,15 +90,15 @@ class LiveRun(Run):
 def recording(cfg: DictConfig, table: bool = False) -> Iterator[LiveRun]:
     """Keep run.json and train.log true from the start to the end; `table`: stdout is for a table alone.
 
-    A run that goes on is opened when all is built: a refusal changes neither its status nor its log.
+    A run that goes on is opened when all is built: a refusal changes nothing in it.
     """
     screen, root = logging.StreamHandler(sys.stderr if table else sys.stdout), logging.getLogger()
     screen.addFilter(lambda entry: entry.name.startswith("leyden") or entry.levelno >= logging.WARNING)
     screen.addFilter(lambda entry: entry.name != "leyden.file")  # for train.log alone
-    root.handlers = [screen]  # which `process.restored` takes away
+    root.handlers = [screen]  # until the end of `process.restored`
     root.setLevel(logging.INFO)
     logging.captureWarnings(True)
-    logging.raiseExceptions = False  # a pipe that is closed ends the output, not the run
+    logging.raiseExceptions = False  # a closed pipe ends the output, not the run
     run = LiveRun(cfg)
     if not cfg.get("resume"):
         run.open()
@@ -119,7 +117,7 @@ def recording(cfg: DictConfig, table: bool = False) -> Iterator[LiveRun]:
     except BaseException as error:
         run.end(Status.FAILED, f"{type(error).__name__}: {error}")
         logging.getLogger("leyden.file").error("failed", exc_info=True)
-        if isinstance(error, MisconfigurationException | OmegaConfBaseException):  # their words for a user's mistake
+        if isinstance(error, MisconfigurationException | OmegaConfBaseException):  # a user's mistake
             raise UserError(f"{said(error)}.") from error
         raise
     finally:
@@ -146,10 +144,8 @@ def check_same(cfg: DictConfig, datamodule: DataModule, before: Run, split: str 
         return
     if cfg.get("rerun") and configs.stored(before.directory).data != cfg.data:  # as its user says
         return
-    changed = (
-        "The data is not what the run was trained on, and its splits would not be the same "
-        f"(samples now: {notes.get('split_sizes')}; then: {seen.get('split_sizes')})"
-    )
+    sizes = f"samples now: {notes.get('split_sizes')}; then: {seen.get('split_sizes')}"
+    changed = f"The data is not what the run was trained on, and its splits would not be the same ({sizes})"
     if cfg.exact:
         raise UserError(f"{changed}; bring the data back, or type exact=false to go on all the same.")
     log.warning("%s; going on, as exact=false says.", changed)
@@ -165,9 +161,9 @@ def coding(facts: dict[str, Any]) -> tuple[list[str], list[Any]]:
 
 def origin(cfg: DictConfig) -> dict[str, Any]:
     """What was asked for, when and where; `overrides`: of a job of a sweep, its own."""
-    file, tree = Path(cfg.run_dir) / ".hydra" / "overrides.yaml", OmegaConf.to_container(cfg)
+    file = Path(cfg.run_dir) / ".hydra" / "overrides.yaml"
     typed = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else []
-    asked = {name: tree.get(name) for name in ("seed", "tags", "note", "rerun", "init_from")}
+    asked: Any = OmegaConf.to_container(OmegaConf.masked_copy(cfg, ["seed", "tags", "note", "rerun", "init_from"]))
     return {"overrides": typed, "started": now(), "resumes": []} | asked | environment()
 
 
@@ -182,15 +178,15 @@ def environment() -> dict[str, Any]:
 
 
 def changes() -> str:
-    """The uncommitted changes of the project as a patch, with untracked files under src and conf."""
+    """The uncommitted changes as a patch, with untracked files under src and conf."""
     untracked = git("ls-files", "--others", "--exclude-standard", "-z", "src", "conf").split("\0")
     return "".join([git("diff", "HEAD"), *(git("diff", "--no-index", "--", os.devnull, x) for x in untracked if x)])
 
 
 def git(*arguments: str) -> str:
     """What a git command prints in the project; nothing where there is no git or no repository."""
-    line = ["git", "-C", str(PROJECT), *arguments]
     try:
+        line = ["git", "-C", str(PROJECT), *arguments]
         return subprocess.run(line, capture_output=True, text=True, errors="replace").stdout
     except OSError:
         return ""

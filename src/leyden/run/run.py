@@ -21,19 +21,19 @@ from leyden.files import lock, read_json, write_json
 
 HEARTBEAT_S = 30  # between the signs of life of a run
 STALE_S = 4 * HEARTBEAT_S  # without one, after which a run on another machine is given up
-WRITING = threading.Lock()  # of run.json, which two threads update
+WRITING = threading.Lock()  # of run.json
 
 
 class Status(StrEnum):
-    """Where a run is. The last two are derived: nobody writes them."""
+    """Where a run is; the last two are derived."""
 
     RUNNING = "running"
     FINISHED = "finished"
     STOPPED = "stopped"  # by a signal
     FAILED = "failed"
     PRUNED = "pruned"  # given up by a search
-    KILLED = "killed"  # it says that it runs, but its process is gone
-    UNKNOWN = "unknown"  # it has no run.json
+    KILLED = "killed"  # its process is gone
+    UNKNOWN = "unknown"  # no run.json
 
 
 DONE = (Status.FINISHED, Status.PRUNED)
@@ -67,7 +67,7 @@ class Run:
 
     @property
     def begun(self) -> bool:
-        """Whether there is a checkpoint to go on from."""
+        """Whether there is a checkpoint."""
         return any(self.checkpoints.glob("*.ckpt"))
 
     @property
@@ -76,7 +76,7 @@ class Run:
 
     @property
     def started(self) -> float:
-        """The instant at which it began, in seconds; 0 where it does not say."""
+        """When it began, in seconds; 0 where it does not say."""
         return instant(self.record.get("started"))
 
     def update(self, **fields: Any) -> None:
@@ -98,15 +98,15 @@ class Run:
 
     def checkpoint(self, asked: str = "") -> Path:
         """The checkpoint that `run=` means: the one asked for, or the best, or the last one; UserError if none."""
-        files = [self.checkpoints / Path(asked).name] if asked.endswith(".ckpt") else [self.best, self.last]
-        for path in files:
+        names = [Path(asked).name] if asked.endswith(".ckpt") else ["best.ckpt", "last.ckpt"]
+        for path in map(self.checkpoints.joinpath, names):
             if path.is_file():
                 return path
-        raise UserError(f"The run {self.directory} has no checkpoint {' or '.join(path.name for path in files)}.")
+        raise UserError(f"The run {self.directory} has no checkpoint {' or '.join(names)}.")
 
     @contextmanager
     def claim(self) -> Iterator[None]:
-        """Hold the directory, until the process ends, however it ends; Busy if another one runs it."""
+        """Hold the directory, however the process ends; Busy if another one runs it."""
         self.check_free()
         try:
             held = lock(self.directory / ".lock", seconds=0).acquire()
@@ -123,7 +123,7 @@ class Run:
 
 
 def status_of(record: dict[str, Any]) -> Status:
-    """The status that a run.json says, but killed where nobody runs it any more."""
+    """The status that a run.json says, or killed."""
     try:
         status = Status(record["status"])
     except (KeyError, ValueError):
@@ -132,7 +132,7 @@ def status_of(record: dict[str, Any]) -> Status:
 
 
 def alive(record: dict[str, Any]) -> bool:
-    """Whether the process that wrote this run.json still runs: by its start on this machine, else by its heartbeat."""
+    """Whether a run's process still runs: by its start on this machine, else by its heartbeat."""
     if record.get("status") != Status.RUNNING:
         return False
     if record.get("host") == socket.gethostname():
@@ -142,24 +142,23 @@ def alive(record: dict[str, Any]) -> bool:
 
 def slurm_job() -> dict[str, Any] | None:
     """The job of SLURM that this process is in, and how often it was requeued."""
-    if job := os.environ.get("SLURM_JOB_ID"):
-        return {"job": job, "restarts": int(os.environ.get("SLURM_RESTART_COUNT") or 0)}
-    return None
+    job, restarts = os.environ.get("SLURM_JOB_ID"), os.environ.get("SLURM_RESTART_COUNT")
+    return {"job": job, "restarts": int(restarts or 0)} if job else None
 
 
 def started_again(record: dict[str, Any]) -> bool:
-    """Whether this process is in the job of SLURM that a record names, which was requeued since."""
+    """Whether SLURM has requeued the job in a record, and this process is in it."""
     then, here = record.get("slurm"), slurm_job()
     same = here and isinstance(then, dict) and then.get("job") == here["job"]
     return bool(same and then.get("restarts", 0) < here["restarts"])
 
 
 def slurm_requeue() -> bool:
-    """Let SLURM start this process's job again, as its time is nearly over; False where it is not to."""
+    """Let SLURM start this process's job again; False where it is not to."""
     job, array = slurm_job(), os.environ.get("SLURM_ARRAY_JOB_ID")
     if job is None or job["restarts"] >= int(os.environ.get("LEYDEN_REQUEUES", 1000)):
         return False
-    name = f"{array}_{os.environ['SLURM_ARRAY_TASK_ID']}" if array else job["job"]  # the array's alone is all tasks
+    name = f"{array}_{os.environ['SLURM_ARRAY_TASK_ID']}" if array else job["job"]  # else of all its tasks
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # which SLURM sends at once
     try:
         subprocess.run(["scontrol", "requeue", name], capture_output=True, timeout=60, check=True)
@@ -170,7 +169,7 @@ def slurm_requeue() -> bool:
 
 
 def process_start_time(pid: int | None) -> str | None:
-    """When a process of this machine started, in the system's own words; None where there is none."""
+    """When a process of this machine started, in the system's words; None where there is none."""
     if sys.platform != "linux":
         line = ["ps", "-o", "lstart=", "-p", str(pid)]
         return subprocess.run(line, capture_output=True, text=True).stdout.strip() or None
@@ -186,7 +185,7 @@ def now() -> str:
 
 
 def instant(text: Any) -> float:
-    """A time as `now` writes it in seconds, wherever the clock stood; 0 where it is none."""
+    """A time as `now` writes it, in seconds; 0 where it is none."""
     try:
         return datetime.fromisoformat(str(text)).timestamp()
     except ValueError:

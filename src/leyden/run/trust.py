@@ -1,4 +1,4 @@
-"""What a config may build: of a run, what a run is made of; of conf/ and the command line, what can be built again."""
+"""What a config may build: what a run is made of, of conf/ and the command line what can be built again."""
 
 import logging
 import sys
@@ -7,7 +7,7 @@ from types import FunctionType, MethodType
 from typing import Any
 
 import torchvision.models
-from hydra.utils import get_class, get_object
+from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
 from leyden import UserError, said
@@ -20,15 +20,11 @@ CLOSED = (  # modules that read pickles, run code that they are given, or start 
     "leyden.deploy", "torchvision.datasets", "torch.fx", "torch.jit", "torch.onnx", "torch.distributed",
     "torch.utils.data.datapipes",
 )  # fmt: skip
-KINDS = tuple(map(get_class, (  # of which classes of the libraries must be
-    "torch.nn.Module", "torch.optim.Optimizer", "torch.optim.lr_scheduler.LRScheduler", "torchmetrics.Metric",
-    "torch.utils.data.Dataset", "torch.utils.data.Sampler", "torch.utils.data.DataLoader",
-    "torchvision.transforms.v2.Transform", "torchvision.transforms.Compose", "torchvision.transforms.ToTensor",
-    "leyden.data.augment.Transform", "lightning.Trainer", "lightning.Callback", "lightning.LightningDataModule",
-    "lightning.pytorch.loggers.Logger", "lightning.pytorch.profilers.Profiler",
-    "lightning.pytorch.strategies.Strategy", "lightning.fabric.plugins.Precision",
-    "lightning.fabric.plugins.ClusterEnvironment", "lightning.pytorch.plugins.LayerSync",
-)))  # fmt: skip
+KINDS = {  # names of bases, of which a class of the libraries must have one
+    "Module", "Optimizer", "LRScheduler", "Metric", "Dataset", "Sampler", "DataLoader", "Transform", "Compose",
+    "ToTensor", "Trainer", "Callback", "LightningDataModule", "Logger", "Profiler", "Strategy", "Precision",
+    "ClusterEnvironment", "LayerSync", "BasePruner", "BaseSampler",
+}  # fmt: skip
 
 
 def checked(cfg: DictConfig, node: Any) -> Any:
@@ -80,7 +76,7 @@ def parts(node: Any) -> Iterator[dict[str, Any]]:
 def check(target: str, own: list[str], new: bool) -> bool:
     """Look a target up, in the libraries and the user's own packages only; UserError if it may not be built.
 
-    Whether it is handed DictConfigs, as Hydra does it: what is of the libraries, or a child of a class of ours, is not.
+    Whether it is handed DictConfigs, as Hydra does it: no class of the libraries is, and no child of one of ours.
     """
     if not inside(target, (*LIBRARIES, *own)):
         advice = f"if it is yours, type 'trusted=[{target.split('.')[0]}]'"
@@ -100,10 +96,10 @@ def check(target: str, own: list[str], new: bool) -> bool:
         function = isinstance(found, FunctionType) and "." not in name
         allowed = inside(home, own) and home != "builtins" and (method or function or isinstance(found, type))
     if not (allowed and defined(code, home, name)):
-        must = "name a class that a run is made of, of the libraries of leyden, or what a package of yours defines"
+        must = "name a class of a library that a run is made of, or what a package of yours defines"
         raise UserError(f"The config must {must}; got {target}; write a function there that calls it.")
-    bases = found.__mro__ if isinstance(found, type) else ()
-    return not any(inside(str(base.__module__), ("leyden",)) for base in bases) and not inside(home, LIBRARIES)
+    bases = [str(base.__module__) for base in getattr(found, "__mro__", ())]
+    return not inside(home, LIBRARIES) and not any(inside(base, ("leyden",)) for base in bases)
 
 
 def defined(code: Any, home: str, name: str) -> bool:
@@ -115,14 +111,13 @@ def defined(code: Any, home: str, name: str) -> bool:
 
 
 def shipped(found: Any, home: str, target: str) -> bool:
-    """Whether this is a part of a run out of the libraries that the template is made of."""
+    """Whether this is a part of a run out of the libraries."""
     if target == "leyden.load_model":  # the one function of ours
         return True
     if any(word.startswith("_") for word in target.split(".")) or inside(home, CLOSED):
         return False
     if isinstance(found, type):
-        names = {base.__name__ for base in found.mro()} if inside(home, ["optuna"]) else set()
-        return issubclass(found, KINDS) or not names.isdisjoint(("BasePruner", "BaseSampler"))
+        return not KINDS.isdisjoint(base.__name__ for base in found.__mro__)
     return found in map(torchvision.models.get_model_builder, torchvision.models.list_models())
 
 

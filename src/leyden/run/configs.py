@@ -72,12 +72,9 @@ def unused_groups(tree: DictConfig, typed: str = "") -> list[str]:
 
 def pin(tree: DictConfig, run: str) -> bool:
     """Store a run in the place of each `latest` in the groups of a tree; False where there is none."""
-    count = 0
-    for name, node in tree.items_ex(resolve=False):
-        if OmegaConf.is_dict(node):
-            text, found = re.subn("(?<=[:-] )latest$", json.dumps(run), OmegaConf.to_yaml(node), flags=re.M)
-            if found:
-                tree[name], count = OmegaConf.create(text), count + found
+    found, place = re.compile("^( .*[:-]) latest$", re.M), json.dumps(run)
+    text, count = found.subn(lambda line: f"{line[1]} {place}", OmegaConf.to_yaml(tree))
+    tree.merge_with(OmegaConf.create(text))
     return count > 0
 
 

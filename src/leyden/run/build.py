@@ -44,10 +44,7 @@ log = logging.getLogger(__name__)
 
 
 def make(cfg: DictConfig, key: str, node: Any, kind: type = object, **keywords: Any) -> Any:
-    """Instantiate a node of the config, which is called `key`.
-
-    Raises UserError for whatever its constructor raises, and where it may not be built, or is of another kind.
-    """
+    """What the node `key` of the config says; UserError where it may not be built, fails, or is of another kind."""
     before = BUILT.set(cfg)
     try:
         made = instantiate(OmegaConf.create({key: trust.checked(cfg, node)})[key], **keywords)
@@ -76,10 +73,7 @@ def group(cfg: DictConfig, name: str, kind: type) -> list[Any]:
 
 
 def data(cfg: DictConfig, split: str | None = None) -> LightningDataModule:
-    """The datamodule, which draws from the seed of the run that goes on or is read.
-
-    `split`: that `record.check_same` looks at; None: all.
-    """
+    """The datamodule, which draws as in the run before; `split`: the one that is asked for."""
     before = configs.source(cfg)
     seen = before.record if before else {}
     seed = cfg.seed if cfg.get("rerun") else seen.get("seed", cfg.seed)
@@ -94,7 +88,7 @@ def data(cfg: DictConfig, split: str | None = None) -> LightningDataModule:
 
 
 def parts(cfg: DictConfig) -> tuple[LightningDataModule, LightningModule]:
-    """The datamodule with its facts in cfg, and the task, of a new run or of one that is there already."""
+    """The datamodule with its facts in cfg, and the task."""
     for key in ("checkpoint.mode", "scheduler.mode"):
         must = "min or max, as the name of what it watches does not say which is better"
         require((mode := OmegaConf.select(cfg, key, default="min")) in ("min", "max"), key, must, mode)
@@ -107,7 +101,7 @@ def parts(cfg: DictConfig) -> tuple[LightningDataModule, LightningModule]:
 
 
 def facts(cfg: DictConfig, datamodule: LightningDataModule) -> None:
-    """Put what the data says of itself into cfg.facts, from where models and tasks take it."""
+    """Put what the data says of itself into cfg.facts, where models and tasks find it."""
     require(not cfg.facts, "facts", "left out, as the data says them", cfg.facts)
     found = getattr(datamodule, "facts", {})
     good = not any("_target_" in part for part in trust.parts(found))
@@ -128,26 +122,26 @@ def task(cfg: DictConfig) -> LightningModule:
 
 
 def load_model(run: str | Path, frozen: bool = True) -> nn.Module:
-    """The task of another run with its weights, without its data; if `frozen`, it stays as in an evaluation.
+    """The task of another run, as `run=` takes it, with its weights; if `frozen`, it stays as in an evaluation.
 
-    `run` is as `run=` takes it; a `latest` of a config is stored as the run that was found. Raises UserError where
-    there is none, where it may not be built, and for a `latest` in code, where it cannot be stored.
+    A `latest` of a config is stored as the run that was found. Raises UserError where there is none, where it may not
+    be built, and for a `latest` in code.
     """
     outer = BUILT.get()
     now: Any = outer or OmegaConf.load(paths.CONF / "_packages.yaml")
     sweep = Path(outer.run_dir).parent if outer and outer.run_dir else None
     found = paths.find(str(run), paths.logs_folder(now.get("log_dir")), sweep=sweep)
     if run == "latest" and outer and not configs.pin(outer, str(paths.in_words(found.directory))):
-        raise UserError("load_model('latest') must stand in the config, where the run that is found can be stored.")
+        raise UserError("load_model('latest') must stand in the config, which stores the run that is found.")
     tree = configs.stored(found.directory)
     tree.update(run=str(found.checkpoint(str(run))), run_dir=None, own=[], trusted=configs.packages(now))
-    with exact.isolated(0):  # the other draws as if this drew nothing
+    with exact.isolated(0):
         made = trained(tree)
     return Frozen(made) if frozen else made
 
 
 def trained(cfg: DictConfig) -> LightningModule:
-    """The task of a run, with the weights of the checkpoint `cfg.run`; UserError if they do not fit."""
+    """The task with the weights of the checkpoint `cfg.run`; UserError if they do not fit."""
     if OmegaConf.select(cfg, "model.weights"):  # the file has them
         cfg.model.weights = None
     made = task(cfg)
@@ -156,7 +150,7 @@ def trained(cfg: DictConfig) -> LightningModule:
 
 
 def watchers(cfg: DictConfig) -> list[Callback]:
-    """The keeper first, the chosen callbacks, and the records last."""
+    """The keeper, the chosen callbacks, and the records."""
     run, write = Run(cfg.run_dir), cfg.trainer.enable_checkpointing
     settings = {"seed": cfg.seed, "exact": cfg.exact, "objective": cfg.objective, "write": write} | dict(cfg.checkpoint)
     keeper = Keeper(str(run.directory), judge=study.judge(run.directory, partial(trust.checked, cfg)), **settings)
@@ -167,7 +161,7 @@ def watchers(cfg: DictConfig) -> list[Callback]:
 
 def trainer(cfg: DictConfig, callbacks: list[Callback]) -> Trainer:
     """The Trainer with these callbacks, and with loggers and profiler."""
-    for key in POSITIVE:  # which Lightning does not check, nor a time without quotes, a number in YAML
+    for key in POSITIVE:  # Lightning does not check them
         require((value := cfg.trainer.get(key)) is None or value > 0, f"trainer.{key}", "above 0", value)
     time = cfg.trainer.get("max_time")
     require(isinstance(time, str | None), "trainer.max_time", 'null or a text "DD:HH:MM:SS", in quotes', time)
@@ -187,26 +181,22 @@ def trainer(cfg: DictConfig, callbacks: list[Callback]) -> Trainer:
         timeout = timedelta(seconds=cfg.get("timeout") or 600)
         ours["strategy"] = DDPStrategy(timeout=timeout, gradient_as_bucket_view=True)
     built = make(cfg, "trainer", cfg.trainer, Trainer, **ours)
-    torch._inductor.config.deterministic = True  # no stopwatch chooses kernels of other bits; a Trainer sets it back
+    torch._inductor.config.deterministic = True  # no stopwatch chooses kernels; a Trainer sets it back
     lightning_internals.join_ranks(built, exact.Share)
     if (asked := str(cfg.trainer.precision)) != built.precision and built.is_global_zero:
         log.warning("precision=%s is not for this device; running in %s.", asked, built.precision)
     return built
 
 
-def evaluate(
-    trainer: Trainer, task: LightningModule, datamodule: LightningDataModule, weights: Path | None = None
-) -> dict[str, Any]:
-    """Test the task, with other weights if given: the metrics and the number of samples, empty without test data."""
+def evaluate(trainer: Trainer, task: LightningModule, datamodule: LightningDataModule) -> dict[str, Any]:
+    """Test the task: the metrics and the number of samples; empty where there is no test."""
     split = "test" if isinstance(datamodule, DataModule) else getattr(datamodule, "tested", "test")
     if split == "train":  # which may be shuffled
         raise UserError("split=train needs a datamodule of leyden; type split=val or split=test.")
     run, stage = (trainer.validate, "validation") if split == "val" else (trainer.test, "test")
     if not (is_overridden(f"{stage}_step", task) and is_overridden(f"{split}_dataloader", datamodule)):
         return {}
-    if weights:
-        checkpoints.load(task, weights)
-    reset_seed()  # a task that draws noise draws the same in another evaluation
+    reset_seed()  # noise is the same in each evaluation
     with failures.explained(trainer, task):
         found = run(task, datamodule=datamodule, verbose=False)
     metrics = {name: value for part in found for name, value in part.items()}

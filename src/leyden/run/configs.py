@@ -16,7 +16,7 @@ NEEDED = ("data", "task", "trainer")  # in the config of a run
 
 
 def stored(directory: Path) -> DictConfig:
-    """The tree that a run was built from, with its interpolations; UserError if it cannot be read."""
+    """The tree that a run was built from, with its interpolations; UserError where it cannot be read."""
     run = Run(directory)
     try:
         tree = OmegaConf.load(run.config_file)
@@ -43,7 +43,7 @@ def packages(tree: DictConfig) -> list[str]:
 
 
 def continued(directory: Path, now: DictConfig) -> DictConfig:
-    """The tree of a run that goes on by the command that started it; it may build what that command may."""
+    """The tree of a run that goes on by the command that started it, and may build what that may."""
     tree = stored(directory)
     tree.update({name: now[name] for name in ("log_dir", "exact", "hydra") if name in now})
     tree.update(own=[], trusted=packages(now))
@@ -51,7 +51,7 @@ def continued(directory: Path, now: DictConfig) -> DictConfig:
 
 
 def set_resume_checkpoint(tree: DictConfig, run: Run, checkpoint: str) -> None:
-    """Let a tree go on from a checkpoint of a run, or from its newest."""
+    """Let a tree go on from a checkpoint, or a run's newest."""
     with open_dict(tree):
         tree.resume = checkpoint
     if OmegaConf.select(tree, "model.weights") and run.last.is_file():  # which has them
@@ -59,7 +59,7 @@ def set_resume_checkpoint(tree: DictConfig, run: Run, checkpoint: str) -> None:
 
 
 def unused_groups(tree: DictConfig, typed: str = "") -> list[str]:
-    """The groups that neither the rest of a tree nor what is typed names, as a user's own task may not."""
+    """The groups that neither the rest of a tree nor what is typed names."""
     rest: Any = OmegaConf.to_container(tree, resolve=False)
     unused = []
     for name in ("scheduler", "optimizer", "model"):  # the first may name the next
@@ -71,7 +71,7 @@ def unused_groups(tree: DictConfig, typed: str = "") -> list[str]:
 
 
 def pin(tree: DictConfig, run: str) -> bool:
-    """Store a run in the place of each `latest` in the groups of a tree; False where there is none."""
+    """Store a run in the place of each `latest` in the groups of a tree; False: there is none."""
     found, place = re.compile("^( .*[:-]) latest$", re.M), json.dumps(run)
     text, count = found.subn(lambda line: f"{line[1]} {place}", OmegaConf.to_yaml(tree))
     tree.merge_with(OmegaConf.create(text))
@@ -79,7 +79,7 @@ def pin(tree: DictConfig, run: str) -> bool:
 
 
 def literal(value: Any) -> Any:
-    """Each text in dicts and lists so that OmegaConf leaves it as it is."""
+    """Texts, also in dicts and lists, so that OmegaConf leaves them as they are."""
     if isinstance(value, list | tuple):
         return [literal(part) for part in value]
     if isinstance(value, dict):
@@ -94,7 +94,7 @@ def label(run_dir: str | None) -> str | None:
 
 
 def mode(metric: str, monitor: str = "", mode_of_monitor: str | None = None) -> str | None:
-    """`min` or `max`: the monitor's where the metric is that one, else as the name says; None: unknown."""
+    """`min` or `max`: the monitor's where the metric is that one, else as its name says; None: unknown."""
     return mode_of_monitor if metric == monitor else direction(metric)
 
 

@@ -1,4 +1,4 @@
-"""What holds for the whole process of a run: seed, threads, precision of products, memory, and less noise."""
+"""What holds for the whole process: seed, threads, precision of products, memory, and less noise."""
 
 import atexit
 import ctypes
@@ -34,7 +34,7 @@ NOISE = (  # in warnings
     "requested to overfit but enabled .* shuffling",
     "You have overridden .*transfer_batch",
     "nn.Module. and is already saved",
-    "WeightAveraging callback with a model that overrides the configure_model",  # which builds no layers here
+    "WeightAveraging callback with a model that overrides the configure_model",
 )
 JOBS = itertools.count()  # of this process
 FLAGS = ("num_threads", "default_dtype", "float32_matmul_precision", "deterministic_debug_mode")  # of torch
@@ -47,7 +47,7 @@ def restored() -> Iterator[None]:
     if next(JOBS):
         gc.collect()
     else:
-        gc.freeze()  # what is there before the first job stays; to look at all of it again would take 0.4 s a job
+        gc.freeze()  # what is imported stays; to look at it again takes 0.4 s a job
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
     switches = [(cudnn, "enabled"), (cudnn, "benchmark"), (cudnn, "deterministic"), (inductor, "deterministic")]
@@ -64,14 +64,14 @@ def restored() -> Iterator[None]:
         after.callback(logging.captureWarnings, False)
         after.callback(os.environ.update, dict(os.environ))
         after.callback(os.environ.clear)
-        if threading.current_thread() is threading.main_thread():  # others may set no handlers
+        if threading.current_thread() is threading.main_thread():  # others may not
             for number in SIGNALS:
                 after.callback(signal.signal, number, signal.getsignal(number) or signal.SIG_DFL)
         yield
 
 
 def set_global_torch_flags(cfg: DictConfig) -> None:
-    """Set what the config says of the whole process, and take away noise."""
+    """Set what the config says of the process, and take away noise."""
     seed, threads, precision = cfg.seed, cfg.threads, cfg.matmul_precision
     require(type(seed) is int and 0 <= seed < 2**32, "seed", "a whole number from 0 to 4294967295", seed)
     good = threads is None or (type(threads) is int and threads > 0)
@@ -83,18 +83,18 @@ def set_global_torch_flags(cfg: DictConfig) -> None:
         logger.setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", f".*({'|'.join(NOISE)})")
     disable_possible_user_warnings()  # guesses of Lightning
-    if not torch.cuda.is_available():  # else each optimizer step tries to load NVML again, 200 us
+    if not torch.cuda.is_available():  # else each step tries to load NVML, 200 us
         os.environ.pop("PYTORCH_NVML_BASED_CUDA_CHECK", None)
     set_malloc_thresholds()
     asked = os.environ.get("OMP_NUM_THREADS", "")
     torch.set_num_threads(threads or (int(asked) if asked.isdecimal() else 0) or cores())
     torch.set_float32_matmul_precision(precision)
-    cudnn.deterministic = bool(cfg.trainer.deterministic)  # the Trainer sets the rest before CUDA starts
+    cudnn.deterministic = bool(cfg.trainer.deterministic)  # the Trainer sets the rest
     lightning.seed_everything(seed, workers=True, verbose=False)
 
 
 def set_malloc_thresholds() -> None:
-    """Let glibc keep the big buffers of a step for the next one; to give them back and fault them in costs 15 %."""
+    """Let glibc keep a step's big buffers for the next: to fault them in again costs 15 %."""
     if platform.libc_ver()[0] == "glibc":
         libc = ctypes.CDLL(None)
         libc.mallopt(-3, 2**25)  # M_MMAP_THRESHOLD: its largest value
@@ -103,7 +103,7 @@ def set_malloc_thresholds() -> None:
 
 @atexit.register
 def end_workers() -> None:
-    """Kill loader processes that an error left: they ignore the SIGTERM that Python sends."""
+    """Kill loader processes that an error left: they ignore Python's SIGTERM."""
     for child in multiprocessing.active_children():
         if child.daemon:
             child.kill()

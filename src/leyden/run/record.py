@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 class LiveRun(Run):
-    """The run of this process; rank 0 writes, and nothing before it is open."""
+    """The run of this process; rank 0 writes, once it is open."""
 
     def __init__(self, cfg: DictConfig):
         super().__init__(cfg.run_dir)
@@ -70,7 +70,7 @@ class LiveRun(Run):
             OmegaConf.set_struct(cfg, False)
             for name in unused:
                 del cfg[name]
-            log.info("%s does not use the config's %s.", kind(cfg.task), " and ".join(unused))
+            log.info("The task does not use the config's %s.", " and ".join(unused))
         if not is_first_rank():
             return
         self.open()
@@ -79,23 +79,22 @@ class LiveRun(Run):
         OmegaConf.save(tree, self.config_file)
         if patch := changes():
             (self.directory / "changes.patch").write_text(patch, encoding="utf-8")
-        sizes = {"threads": torch.get_num_threads(), "world_size": trainer.world_size, "parameters": count(task)}
-        place = {"precision": trainer.precision, "device": str(trainer.strategy.root_device)}
-        notes = datamodule.notes if isinstance(datamodule, DataModule) else {}
-        fingerprint = getattr(datamodule, "fingerprint", None)
-        self.update(data_fingerprint=fingerprint, kernels=dict(kernels.found), **sizes, **place, **notes)
+        found = {"threads": torch.get_num_threads(), "world_size": trainer.world_size, "parameters": count(task)}
+        found |= {"precision": trainer.precision, "device": str(trainer.strategy.root_device)}
+        found |= {"data_fingerprint": getattr(datamodule, "fingerprint", None), "kernels": dict(kernels.found)}
+        self.update(**found, **(datamodule.notes if isinstance(datamodule, DataModule) else {}))
 
 
 @contextmanager
 def recording(cfg: DictConfig, table: bool = False) -> Iterator[LiveRun]:
-    """Keep run.json and train.log true from the start to the end; `table`: stdout is for a table alone.
+    """Keep run.json and train.log true until the end; `table`: stdout is for a table alone.
 
     A run that goes on is opened when all is built: a refusal changes nothing in it.
     """
     screen, root = logging.StreamHandler(sys.stderr if table else sys.stdout), logging.getLogger()
     screen.addFilter(lambda entry: entry.name.startswith("leyden") or entry.levelno >= logging.WARNING)
     screen.addFilter(lambda entry: entry.name != "leyden.file")  # for train.log alone
-    root.handlers = [screen]  # until the end of `process.restored`
+    root.handlers = [screen]  # `process.restored` takes it and the file away
     root.setLevel(logging.INFO)
     logging.captureWarnings(True)
     logging.raiseExceptions = False  # a closed pipe ends the output, not the run
@@ -122,7 +121,6 @@ def recording(cfg: DictConfig, table: bool = False) -> Iterator[LiveRun]:
         raise
     finally:
         run.ended.set()
-        root.removeHandler(run.file)
         run.file.close()
 
 
@@ -131,9 +129,9 @@ def is_first_rank() -> bool:
 
 
 def check_same(cfg: DictConfig, datamodule: DataModule, before: Run, split: str | None) -> None:
-    """Compare the data with what the run before saw, where we cut the split that is asked for (None: any).
+    """Raises UserError where a split (None: any) that we cut may hold what the run before was trained on.
 
-    Raises UserError where test may hold what it was trained on, unless exact=false, or the classes are others.
+    With exact=false it is only said; other classes are never taken.
     """
     then: Any = OmegaConf.to_container(cfg.facts or OmegaConf.create(), resolve=True)
     if then and coding(datamodule.facts) != coding(then):
@@ -147,7 +145,7 @@ def check_same(cfg: DictConfig, datamodule: DataModule, before: Run, split: str 
     sizes = f"samples now: {notes.get('split_sizes')}; then: {seen.get('split_sizes')}"
     changed = f"The data is not what the run was trained on, and its splits would not be the same ({sizes})"
     if cfg.exact:
-        raise UserError(f"{changed}; bring the data back, or type exact=false to go on all the same.")
+        raise UserError(f"{changed}; bring it back, or type exact=false to go on all the same.")
     log.warning("%s; going on, as exact=false says.", changed)
     if cfg.get("run") and cfg.run_dir and is_first_rank():
         Run(cfg.run_dir).update(exact=False, not_exact=changed)
@@ -160,7 +158,7 @@ def coding(facts: dict[str, Any]) -> tuple[list[str], list[Any]]:
 
 
 def origin(cfg: DictConfig) -> dict[str, Any]:
-    """What was asked for, when and where; `overrides`: of a job of a sweep, its own."""
+    """What was asked for, when and where; of a job of a sweep, its own overrides."""
     file = Path(cfg.run_dir) / ".hydra" / "overrides.yaml"
     typed = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else []
     asked: Any = OmegaConf.to_container(OmegaConf.masked_copy(cfg, ["seed", "tags", "note", "rerun", "init_from"]))
@@ -178,13 +176,13 @@ def environment() -> dict[str, Any]:
 
 
 def changes() -> str:
-    """The uncommitted changes as a patch, with untracked files under src and conf."""
+    """The uncommitted changes, with untracked files of src and conf."""
     untracked = git("ls-files", "--others", "--exclude-standard", "-z", "src", "conf").split("\0")
     return "".join([git("diff", "HEAD"), *(git("diff", "--no-index", "--", os.devnull, x) for x in untracked if x)])
 
 
 def git(*arguments: str) -> str:
-    """What a git command prints in the project; nothing where there is no git or no repository."""
+    """What git prints in the project; nothing where there is no git or no repository."""
     try:
         line = ["git", "-C", str(PROJECT), *arguments]
         return subprocess.run(line, capture_output=True, text=True, errors="replace").stdout
@@ -196,14 +194,10 @@ def count(task: torch.nn.Module, frozen: bool = False) -> int:
     return sum(parameter.numel() for parameter in task.parameters() if not (frozen and parameter.requires_grad))
 
 
-def kind(node: DictConfig) -> str:
-    return node._target_.split(".")[-1]
-
-
 def announce(cfg: DictConfig, best: str, trainer: Trainer, task: LightningModule, batch: int | None) -> None:
-    """Log what is about to be trained: `best` is what it is judged by, `batch` the samples of a step."""
-    networks = [part for part in task.children() if count(part)]
-    name = kind(cfg.get("model", cfg.task) if len(networks) == 1 else cfg.task)  # of several none stands for all
+    """Log what is trained: `best` is what it is judged by, `batch` the samples of a step."""
+    one = sum(count(part) > 0 for part in task.children()) == 1  # of several networks none stands for all
+    name = (cfg.get("model", cfg.task) if one else cfg.task)._target_.split(".")[-1]
     frozen = f" ({count(task, frozen=True):,} are frozen)" if count(task, frozen=True) else ""
     step = f"{batch} samples a step, " if batch else ""
     where = f"{trainer.strategy.root_device}, {trainer.precision}, {step}seed {cfg.seed}, best by {best}"

@@ -4,7 +4,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ from leyden import UserError
 from leyden.files import lock, read_json, write_json
 
 HEARTBEAT_S = 30  # between the signs of life of a run
-STALE_S = 4 * HEARTBEAT_S  # without one, after which a run on another machine is given up
+STALE_S = 4 * HEARTBEAT_S  # after which a run on another machine is given up
 WRITING = threading.Lock()  # of run.json
 
 
@@ -44,7 +43,7 @@ class Busy(UserError):
 
 
 class Run:
-    """A run directory. `record` is run.json as it is now, and `metrics` metrics.json; empty where there is none."""
+    """A run directory; `record` and `metrics` are its run.json and metrics.json as they are now."""
 
     def __init__(self, directory: Path | str):
         self.directory = Path(directory)
@@ -62,7 +61,7 @@ class Run:
 
     @property
     def objective(self) -> float | None:
-        """The best value of what the run is judged by."""
+        """The best value of it."""
         return (self.metrics.get("best") or {}).get("objective")
 
     @property
@@ -76,7 +75,7 @@ class Run:
 
     @property
     def started(self) -> float:
-        """When it began, in seconds; 0 where it does not say."""
+        """When it began, in seconds; 0: unknown."""
         return instant(self.record.get("started"))
 
     def update(self, **fields: Any) -> None:
@@ -97,7 +96,7 @@ class Run:
         write_json(self.directory / "metrics.json", content)
 
     def checkpoint(self, asked: str = "") -> Path:
-        """The checkpoint that `run=` means: the one asked for, or the best, or the last one; UserError if none."""
+        """The checkpoint that `run=` means: as asked for, the best, or the last; UserError if none."""
         names = [Path(asked).name] if asked.endswith(".ckpt") else ["best.ckpt", "last.ckpt"]
         for path in map(self.checkpoints.joinpath, names):
             if path.is_file():
@@ -116,7 +115,7 @@ class Run:
             yield
 
     def check_free(self) -> None:
-        """Busy where another process runs it; to be asked before its other files, which may not be there yet."""
+        """Busy where another process runs it; its other files may not be there yet."""
         if alive(record := self.record):
             who = f"process {record.get('pid')} on {record.get('host')}"
             raise Busy(f"{self.directory} is being run by another process ({who}); wait for its end.")
@@ -132,22 +131,22 @@ def status_of(record: dict[str, Any]) -> Status:
 
 
 def alive(record: dict[str, Any]) -> bool:
-    """Whether a run's process still runs: by its start on this machine, else by its heartbeat."""
+    """Whether a run's process lives: by its start on this machine, else by its heartbeat."""
     if record.get("status") != Status.RUNNING:
         return False
-    if record.get("host") == socket.gethostname():
-        return record.get("pid_born") == process_start_time(record.get("pid"))
+    if record.get("host") == socket.gethostname() and (born := record.get("pid_born")):
+        return born == process_start_time(record.get("pid"))
     return not started_again(record) and time.time() - instant(record.get("heartbeat")) < STALE_S
 
 
 def slurm_job() -> dict[str, Any] | None:
-    """The job of SLURM that this process is in, and how often it was requeued."""
+    """This process's job of SLURM, and how often it was requeued."""
     job, restarts = os.environ.get("SLURM_JOB_ID"), os.environ.get("SLURM_RESTART_COUNT")
     return {"job": job, "restarts": int(restarts or 0)} if job else None
 
 
 def started_again(record: dict[str, Any]) -> bool:
-    """Whether SLURM has requeued the job in a record, and this process is in it."""
+    """Whether this process is in the job of a record, which SLURM has requeued."""
     then, here = record.get("slurm"), slurm_job()
     same = here and isinstance(then, dict) and then.get("job") == here["job"]
     return bool(same and then.get("restarts", 0) < here["restarts"])
@@ -163,19 +162,16 @@ def slurm_requeue() -> bool:
     try:
         subprocess.run(["scontrol", "requeue", name], capture_output=True, timeout=60, check=True)
         return True
-    except (OSError, subprocess.SubprocessError):  # no scontrol here, no answer, or a refusal
+    except (OSError, subprocess.SubprocessError):
         signal.signal(signal.SIGTERM, before)
         return False
 
 
 def process_start_time(pid: int | None) -> str | None:
-    """When a process of this machine started, in the system's words; None where there is none."""
-    if sys.platform != "linux":
-        line = ["ps", "-o", "lstart=", "-p", str(pid)]
-        return subprocess.run(line, capture_output=True, text=True).stdout.strip() or None
+    """When a process started, in Linux's words; None: it is gone, or this is no Linux."""
     try:
         words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:  # it is gone
+    except OSError:
         return None
     return None if words[0] in "ZX" else words[19]
 

@@ -14,7 +14,7 @@ from leyden import UserError, said
 from leyden.run import configs
 from leyden.run.configs import literal
 
-logging.getLogger("hydra.utils").setLevel(logging.CRITICAL)  # what it says of a missing target our sentence says, too
+logging.getLogger("hydra.utils").setLevel(logging.CRITICAL)  # our sentence says it
 LIBRARIES = ("leyden", "torch", "torchvision", "lightning", "torchmetrics", "optuna")
 CLOSED = (  # modules that read pickles, run code that they are given, or start processes
     "leyden.deploy", "torchvision.datasets", "torch.fx", "torch.jit", "torch.onnx", "torch.distributed",
@@ -28,7 +28,7 @@ KINDS = {  # names of bases, of which a class of the libraries must have one
 
 
 def checked(cfg: DictConfig, node: Any) -> Any:
-    """A node of the config as plain containers, resolved once; UserError where it names what may not be built."""
+    """A node of the config in plain containers, resolved once; UserError where it names what may not be built."""
     tree: Any = OmegaConf.to_container(cfg, resolve=False)
     tree.pop("facts", None)  # what the data says
     known = {str(part.get("_target_")) for part in parts(tree)}
@@ -36,7 +36,7 @@ def checked(cfg: DictConfig, node: Any) -> Any:
     plain = OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
     kept = set()  # what is handed DictConfigs
     for part in parts(plain):
-        if part.get("_recursive_") is False and "${" in str(part):  # whoever builds it would resolve it once more
+        if part.get("_recursive_") is False and "${" in str(part):  # it would be resolved once more
             raise UserError(f"A part with _recursive_: false must hold no text with '${{'; got `{part}`.")
         target = str(part.get("_target_", "???"))
         if "${" in target or (target not in {*known, "???"} and OmegaConf.is_config(node)):
@@ -50,7 +50,7 @@ def checked(cfg: DictConfig, node: Any) -> Any:
 def escaped(node: Any, kept: set[str], boxed: bool = False) -> Any:
     """Plain containers, whose texts Hydra hands on as they are: it resolves them in place, and as it reads them.
 
-    `kept` are targets that are handed DictConfigs or ListConfigs; what is in these (`boxed`) is read once more.
+    What is in the DictConfigs that targets in `kept` are handed (`boxed`) is read once more.
     """
     if isinstance(node, list):
         return [escaped(part, kept, boxed) for part in node]
@@ -74,9 +74,9 @@ def parts(node: Any) -> Iterator[dict[str, Any]]:
 
 
 def check(target: str, own: list[str], new: bool) -> bool:
-    """Look a target up, in the libraries and the user's own packages only; UserError if it may not be built.
+    """Look a target up in the libraries and the user's packages; UserError if it may not be built.
 
-    Whether it is handed DictConfigs, as Hydra does it: no class of the libraries is, and no child of one of ours.
+    Whether it is handed DictConfigs, as by Hydra: nothing of the libraries is, and no child of a class of ours.
     """
     if not inside(target, (*LIBRARIES, *own)):
         advice = f"if it is yours, type 'trusted=[{target.split('.')[0]}]'"
@@ -103,7 +103,7 @@ def check(target: str, own: list[str], new: bool) -> bool:
 
 
 def defined(code: Any, home: str, name: str) -> bool:
-    """Whether the object is what its own module calls by its name: not only imported or inherited."""
+    """Whether its own module calls it by its name: it is not only imported or inherited."""
     again: Any = sys.modules.get(home)
     for part in name.split("."):
         again = getattr(again, part, None)
@@ -111,8 +111,8 @@ def defined(code: Any, home: str, name: str) -> bool:
 
 
 def shipped(found: Any, home: str, target: str) -> bool:
-    """Whether this is a part of a run out of the libraries."""
-    if target == "leyden.load_model":  # the one function of ours
+    """Whether this part of the libraries is a part of a run."""
+    if target == "leyden.load_model":  # our one function
         return True
     if any(word.startswith("_") for word in target.split(".")) or inside(home, CLOSED):
         return False

@@ -1,7 +1,6 @@
 """Test a run again, from its directory alone."""
 
 import logging
-from pathlib import Path
 
 from omegaconf import DictConfig
 
@@ -18,11 +17,11 @@ def evaluate(cfg: DictConfig) -> dict[str, float]:
     with process.restored(), record.recording(cfg) as run:
         require(cfg.split in ("train", "val", "test"), "split", "one of train, val, test", cfg.split)
         process.set_global_torch_flags(cfg)
-        datamodule, task = build.data(cfg, cfg.split), build.task(cfg)
+        datamodule, task = build.data(cfg, cfg.split), build.trained(cfg)
         datamodule.tested = cfg.split
         trainer = build.trainer(cfg, [])
         run.begin(task, trainer, datamodule)
-        metrics = build.evaluate(trainer, task, datamodule, Path(cfg.run))
+        metrics = build.evaluate(trainer, task, datamodule)
         if not metrics:
             raise UserError(f"There is nothing to evaluate: no {cfg.split} data, or a task without a step for it.")
         metrics = {name.replace("test/", f"{cfg.split}/"): value for name, value in metrics.items()}

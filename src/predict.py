@@ -1,7 +1,6 @@
 """Predict with a run's checkpoint: a row for each input, or for each sample of the run's own data."""
 
 import logging
-import sys
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,7 @@ def predict(cfg: DictConfig) -> int:
     from leyden.deploy import output
     from leyden.run import build, process, record
 
-    with process.restored(), record.recording(cfg):
+    with process.restored(), record.recording(cfg, table=not cfg.output):
         require((cfg.input is None) != (cfg.split is None), "input", "given, or else `split`, not both", cfg.input)
         splits = "train, val, test, predict"
         require(cfg.split is None or cfg.split in splits.split(", "), "split", f"one of {splits}", cfg.split)
@@ -29,8 +28,6 @@ def predict(cfg: DictConfig) -> int:
         good = path is None or path.suffix.lower() in (".csv", ".jsonl")
         require(good, "output", "a .csv or .jsonl file", cfg.output)
         process.set_global_torch_flags(cfg)
-        if path is None:  # stdout is the table
-            logging.getLogger().handlers[0].setStream(sys.stderr)
 
         with output.writing(path, cfg.overwrite) if path else nullcontext() as beside:
             model, source = prepare(cfg)

@@ -2,6 +2,7 @@
 
 from contextlib import ExitStack
 from functools import partial
+from typing import Any
 
 from omegaconf import DictConfig
 
@@ -45,12 +46,13 @@ def train(cfg: DictConfig) -> float | None:
         results = records.metrics | {"weights_sha256": checkpoints.sha256(task.state_dict())}
 
         # test the best weights, or the last ones where none are known to be best; not of a run that a search gives up
-        best = keeper.best.get("checkpoint")
+        best, metrics = keeper.best.get("checkpoint"), dict[str, Any]()
         if keeper.pruned:
             run.pruned = f"the search gave it up after epoch {trainer.current_epoch}"
-        tested = run.directory / best if best else None
-        untested = keeper.pruned or not cfg.get("test", True)
-        metrics = {} if untested else build.evaluate(trainer, task, datamodule, tested)
+        elif cfg.get("test", True):
+            if best:
+                checkpoints.load(task, run.directory / best)
+            metrics = build.evaluate(trainer, task, datamodule)
         results["test"] = {**metrics, "checkpoint": best} if metrics else {}
 
         # tell

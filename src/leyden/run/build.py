@@ -14,7 +14,7 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from lightning import LightningDataModule, LightningModule, Trainer
 from lightning.fabric.utilities.seed import pl_worker_init_function, reset_seed
-from lightning.pytorch.callbacks import Callback, Checkpoint, RichProgressBar
+from lightning.pytorch.callbacks import Callback, RichProgressBar
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.profilers import Profiler
 from lightning.pytorch.strategies import DDPStrategy
@@ -44,21 +44,19 @@ log = logging.getLogger(__name__)
 
 
 def make(cfg: DictConfig, key: str, node: Any, kind: type = object, **keywords: Any) -> Any:
-    """Instantiate a node of the config, which is called `key`.
-
-    Raises UserError for whatever its constructor raises, and where it may not be built, or is of another kind.
-    """
+    """What the node `key` of the config says; UserError where it may not be built, fails, or is of another kind."""
     before = BUILT.set(cfg)
     try:
         made = instantiate(OmegaConf.create({key: trust.checked(cfg, node)})[key], **keywords)
     except Exception as error:
-        cause: BaseException = error
-        while isinstance(cause, InstantiationException) and cause.__cause__:  # of Hydra: the constructor's own in it
-            cause = cause.__cause__
+        cause = error.__cause__ if isinstance(error, InstantiationException) and error.__cause__ else error
         if isinstance(cause, UserError):
             raise cause from cause.__cause__
         if isinstance(cause, MissingMandatoryValue):
             raise UserError(f"{cause.full_key} is needed; type {cause.full_key}=<value>.") from error
+        if fact := re.match(r"Interpolation key 'facts\.(\w+)", str(cause)):
+            lack = f"The datamodule {cfg.data.get('_target_')} has no `{fact[1]}` in its dict `facts`"
+            raise UserError(f"{lack}, which {cause.full_key} takes; add it there.") from error
         place = re.search(r"^full_key: (\S+)", str(error), re.M)
         name = place[1] if place else key
         target = f" ({node.get('_target_')})" if name in ("data", "task") else ""
@@ -75,46 +73,40 @@ def group(cfg: DictConfig, name: str, kind: type) -> list[Any]:
 
 
 def data(cfg: DictConfig, split: str | None = None) -> LightningDataModule:
-    """The datamodule, whose draws come from the seed of the run that goes on or is read.
-
-    `split`: that `record.check_same` looks at; None: all.
-    """
-    directory = cfg.run_dir if cfg.get("resume") else cfg.get("rerun")
-    if cfg.get("run"):  # the checkpoint of another command
-        directory = Path(cfg.run).parent.parent
-    before = Run(directory) if directory else None
+    """The datamodule, which draws as in the run before; `split`: the one that is asked for."""
+    before = configs.source(cfg)
     seen = before.record if before else {}
     seed = cfg.seed if cfg.get("rerun") else seen.get("seed", cfg.seed)
     tree: Any = OmegaConf.merge(cfg, {"data_dir": str(paths.in_project(cfg.data_dir)), "seed": seed})
-    with exact.isolated(tree.seed):
+    with exact.isolated(seed):
         made = make(tree, "data", tree.data, LightningDataModule)
     if not isinstance(made, DataModule):
-        return exact.seed_hooks(made, pl_worker_init_function, tree.seed)
+        return exact.seed_hooks(made, pl_worker_init_function, seed)
     if before and seen.get("data_fingerprint"):
         record.check_same(cfg, made, before, split)
     return made
 
 
-def facts(cfg: DictConfig, datamodule: LightningDataModule) -> None:
-    """Put what the data says of itself into cfg.facts, from where models and tasks take it."""
-    require(not cfg.facts, "facts", "left out, as the data says them", cfg.facts)
-    found = getattr(datamodule, "facts", {})
-    good = not any("_target_" in part for part in trust.parts(found))
-    require(good, "facts of the data", "without a key `_target_`", found)
-    cfg.facts = configs.literal(found)
-
-
 def parts(cfg: DictConfig) -> tuple[LightningDataModule, LightningModule]:
-    """The datamodule with its facts in cfg, and the task, of a new run or of one that is there already."""
-    unknown = f"min or max, as the name of what it watches does not say which is better (objective {cfg.objective})"
-    require(cfg.checkpoint.mode in ("min", "max"), "checkpoint.mode", unknown, cfg.checkpoint.mode)
-    require(OmegaConf.select(cfg, "scheduler.mode", default="") is not None, "scheduler.mode", unknown, None)
+    """The datamodule with its facts in cfg, and the task."""
+    for key in ("checkpoint.mode", "scheduler.mode"):
+        must = "min or max, as the name of what it watches does not say which is better"
+        require((mode := OmegaConf.select(cfg, key, default="min")) in ("min", "max"), key, must, mode)
     if cfg.rerun:
         cfg.facts = None  # as the data says now
     datamodule = data(cfg)
     if not cfg.resume:  # the model keeps the facts that it began with
         facts(cfg, datamodule)
     return datamodule, task(cfg)
+
+
+def facts(cfg: DictConfig, datamodule: LightningDataModule) -> None:
+    """Put what the data says of itself into cfg.facts, where models and tasks find it."""
+    require(not cfg.facts, "facts", "left out, as the data says them", cfg.facts)
+    found = getattr(datamodule, "facts", {})
+    good = not any("_target_" in part for part in trust.parts(found))
+    require(good, "facts of the data", "without a key `_target_`", found)
+    cfg.facts = configs.literal(found)
 
 
 def task(cfg: DictConfig) -> LightningModule:
@@ -130,26 +122,26 @@ def task(cfg: DictConfig) -> LightningModule:
 
 
 def load_model(run: str | Path, frozen: bool = True) -> nn.Module:
-    """The task of another run with its weights, without its data; if `frozen`, it stays as in an evaluation.
+    """The task of another run, as `run=` takes it, with its weights; if `frozen`, it stays as in an evaluation.
 
-    `run` is as `run=` takes it; a `latest` of a config is stored as the run that was found. Raises UserError where
-    there is none, where it may not be built, and for a `latest` in code, where it cannot be stored.
+    A `latest` of a config is stored as the run that was found. Raises UserError where there is none, where it may not
+    be built, and for a `latest` in code.
     """
     outer = BUILT.get()
-    now: Any = OmegaConf.load(paths.CONF / "_packages.yaml") if outer is None else outer
-    sweep = Path(outer.run_dir).parent if outer else None
+    now: Any = outer or OmegaConf.load(paths.CONF / "_packages.yaml")
+    sweep = Path(outer.run_dir).parent if outer and outer.run_dir else None
     found = paths.find(str(run), paths.logs_folder(now.get("log_dir")), sweep=sweep)
     if run == "latest" and outer and not configs.pin(outer, str(paths.in_words(found.directory))):
-        raise UserError("load_model('latest') must stand in the config, where the run that is found can be stored.")
-    tree, file = configs.stored(found.directory), str(found.checkpoint(str(run)))
-    tree.update(run=file, run_dir=str(found.directory), own=[], trusted=configs.packages(now))
-    with exact.isolated(0):  # what it draws leaves the draws of the other as they were
+        raise UserError("load_model('latest') must stand in the config, which stores the run that is found.")
+    tree = configs.stored(found.directory)
+    tree.update(run=str(found.checkpoint(str(run))), run_dir=None, own=[], trusted=configs.packages(now))
+    with exact.isolated(0):
         made = trained(tree)
     return Frozen(made) if frozen else made
 
 
 def trained(cfg: DictConfig) -> LightningModule:
-    """The task of a run, with the weights of the checkpoint `cfg.run`; UserError if they do not fit."""
+    """The task with the weights of the checkpoint `cfg.run`; UserError if they do not fit."""
     if OmegaConf.select(cfg, "model.weights"):  # the file has them
         cfg.model.weights = None
     made = task(cfg)
@@ -158,14 +150,10 @@ def trained(cfg: DictConfig) -> LightningModule:
 
 
 def watchers(cfg: DictConfig) -> list[Callback]:
-    """The keeper first, the chosen callbacks, and the records last."""
-    run = Run(cfg.run_dir)
-    settings = {key: cfg[key] for key in ("seed", "exact", "objective")} | {"write": cfg.trainer.enable_checkpointing}
-
-    def checked(node: Any) -> Any:
-        return trust.checked(cfg, node)
-
-    keeper = Keeper(run.directory, judge=study.judge(run.directory, checked), **settings, **cfg.checkpoint)
+    """The keeper, the chosen callbacks, and the records."""
+    run, write = Run(cfg.run_dir), cfg.trainer.enable_checkpointing
+    settings = {"seed": cfg.seed, "exact": cfg.exact, "objective": cfg.objective, "write": write} | dict(cfg.checkpoint)
+    keeper = Keeper(run.directory, judge=study.judge(run.directory, partial(trust.checked, cfg)), **settings)
     announce = partial(record.announce, cfg, f"{keeper.monitor} ({keeper.mode})")
     records = Records(run.directory, keeper, run.update, announce)
     return [keeper, *group(cfg, "callbacks", Callback), Mistakes(), records]
@@ -173,51 +161,43 @@ def watchers(cfg: DictConfig) -> list[Callback]:
 
 def trainer(cfg: DictConfig, callbacks: list[Callback]) -> Trainer:
     """The Trainer with these callbacks, and with loggers and profiler."""
-    for key in POSITIVE:  # which Lightning itself does not check, nor a time without quotes, a number in YAML
+    for key in POSITIVE:  # Lightning does not check them
         value = cfg.trainer.get(key)
         require(value is None or isinstance(value, str) or value > 0, f"trainer.{key}", "above 0", value)
     time = cfg.trainer.get("max_time")
     require(isinstance(time, str | None), "trainer.max_time", 'null or a text "DD:HH:MM:SS", in quotes', time)
-    bar = bool(cfg.trainer.enable_progress_bar) and sys.stdout.isatty()
     plugins = make(cfg, "trainer.plugins", cfg.trainer.get("plugins") or [], list, _convert_="all")
-    ours: dict[str, Any] = {}
+    bar = bool(cfg.trainer.enable_progress_bar) and sys.stdout.isatty()
+    ours: dict[str, Any] = {
+        "callbacks": callbacks + [RichProgressBar(refresh_rate=20)] * bar,
+        "logger": group(cfg, "logger", Logger),
+        "plugins": [*plugins, AtomicIO(Run(cfg.run_dir).update)],
+        "default_root_dir": cfg.run_dir,
+        "enable_checkpointing": bool(callbacks),  # the keeper is one of them
+        "enable_progress_bar": bar,
+    }
+    if cfg.get("profiler"):
+        ours["profiler"] = make(cfg, "profiler", cfg.profiler, Profiler)
     if cfg.trainer.strategy == "ddp":
         timeout = timedelta(seconds=cfg.get("timeout") or 600)
         ours["strategy"] = DDPStrategy(timeout=timeout, gradient_as_bucket_view=True)
-    built = make(
-        cfg,
-        "trainer",
-        cfg.trainer,
-        Trainer,
-        **ours,
-        callbacks=callbacks + [RichProgressBar(refresh_rate=20)] * bar,
-        logger=group(cfg, "logger", Logger),
-        profiler=make(cfg, "profiler", cfg.profiler, Profiler) if cfg.get("profiler") else None,
-        plugins=[*plugins, AtomicIO(Run(cfg.run_dir).update)],
-        default_root_dir=cfg.run_dir,
-        enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
-        enable_progress_bar=bar,
-    )
-    torch._inductor.config.deterministic = True  # no stopwatch chooses kernels of other bits; a Trainer sets it back
+    built = make(cfg, "trainer", cfg.trainer, Trainer, **ours)
+    torch._inductor.config.deterministic = True  # no stopwatch chooses kernels; a Trainer sets it back
     lightning_internals.join_ranks(built, exact.Share)
     if (asked := str(cfg.trainer.precision)) != built.precision and built.is_global_zero:
         log.warning("precision=%s is not for this device; running in %s.", asked, built.precision)
     return built
 
 
-def evaluate(
-    trainer: Trainer, task: LightningModule, datamodule: LightningDataModule, weights: Path | None
-) -> dict[str, Any]:
-    """Test the task, with other weights if given: the metrics and the number of samples, empty without test data."""
+def evaluate(trainer: Trainer, task: LightningModule, datamodule: LightningDataModule) -> dict[str, Any]:
+    """Test the task: the metrics and the number of samples; empty where there is no test."""
     split = "test" if isinstance(datamodule, DataModule) else getattr(datamodule, "tested", "test")
     if split == "train":  # which may be shuffled
         raise UserError("split=train needs a datamodule of leyden; type split=val or split=test.")
     run, stage = (trainer.validate, "validation") if split == "val" else (trainer.test, "test")
     if not (is_overridden(f"{stage}_step", task) and is_overridden(f"{split}_dataloader", datamodule)):
         return {}
-    if weights:
-        checkpoints.load(task, weights)
-    reset_seed()  # a task that draws noise draws the same in another evaluation
+    reset_seed()  # noise is the same in each evaluation
     with failures.explained(trainer, task):
         found = run(task, datamodule=datamodule, verbose=False)
     metrics = {name: value for part in found for name, value in part.items()}

@@ -1,4 +1,4 @@
-"""Configs: those of runs, text that is no config, and the resolvers that a YAML may use."""
+"""Configs: those of runs, text that is no config, and the resolvers of the YAML."""
 
 import json
 import re
@@ -7,50 +7,51 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from leyden import UserError
+from leyden import UserError, said
+from leyden.run import paths
 from leyden.run.keys import direction
-from leyden.run.paths import in_project
 from leyden.run.run import Run
 
 NEEDED = ("data", "task", "trainer")  # in the config of a run
 
 
 def stored(directory: Path) -> DictConfig:
-    """The tree that a run was built from, with its interpolations; UserError if it cannot be read."""
+    """The tree that a run was built from, with its interpolations; UserError where it cannot be read."""
     run = Run(directory)
     try:
         tree = OmegaConf.load(run.config_file)
     except Exception as error:  # of YAML and of OmegaConf alike
-        raise UserError(f"{run.config_file} cannot be read ({str(error).splitlines()[0]}).") from error
-    if not isinstance(tree, DictConfig) or not all(isinstance(tree.get(key), DictConfig) for key in NEEDED):
+        raise UserError(f"{run.config_file} cannot be read ({said(error)}).") from error
+    if not isinstance(tree, DictConfig) or not all(OmegaConf.is_dict(tree.get(key)) for key in NEEDED):
         raise UserError(f"{run.config_file} is no config of a run: it needs {', '.join(NEEDED)}.")
-    for key in ("hydra", "defaults"):  # would be Hydra's own, which builds what they name
+    for key in ("hydra", "defaults"):  # Hydra builds what they name
         tree.pop(key, None)
     tree.threads = tree.get("threads") or run.record.get("threads")
     return tree
 
 
-def is_stored(tree: DictConfig) -> bool:
-    """Whether a config comes from a run, and not from conf/ and the command line."""
-    return any(tree.get(key) for key in ("resume", "rerun", "run"))
+def source(tree: DictConfig) -> Run | None:
+    """The run that a config comes from; None: conf/ and the command line."""
+    place = tree.get("run") or tree.get("resume") or tree.get("rerun")
+    return paths.of(Path(place)) if place else None
 
 
 def packages(tree: DictConfig) -> list[str]:
-    """The user's packages that a config may build from; one that does not come from a run, from all that it names."""
-    named = [] if is_stored(tree) else re.findall(r"_target_: (\w+)\.", OmegaConf.to_yaml(tree))
+    """The user's packages that a config may build from; of conf/ all that it names."""
+    named = [] if source(tree) else re.findall(r"_target_: (\w+)\.", OmegaConf.to_yaml(tree))
     return sorted({*(tree.get("own") or ()), *(tree.get("trusted") or ()), *named})
 
 
 def continued(directory: Path, now: DictConfig) -> DictConfig:
-    """The tree of a run that goes on by the command that started it, which may build what that command builds."""
+    """The tree of a run that goes on by the command that started it, and may build what that may."""
     tree = stored(directory)
-    tree.update(own=[], trusted=packages(now))
     tree.update({name: now[name] for name in ("log_dir", "exact", "hydra") if name in now})
+    tree.update(own=[], trusted=packages(now))
     return tree
 
 
 def set_resume_checkpoint(tree: DictConfig, run: Run, checkpoint: str) -> None:
-    """Let a tree go on from a checkpoint of a run, or from its newest."""
+    """Let a tree go on from a checkpoint, or a run's newest."""
     with open_dict(tree):
         tree.resume = checkpoint
     if OmegaConf.select(tree, "model.weights") and run.last.is_file():  # which has them
@@ -58,7 +59,7 @@ def set_resume_checkpoint(tree: DictConfig, run: Run, checkpoint: str) -> None:
 
 
 def unused_groups(tree: DictConfig, typed: str = "") -> list[str]:
-    """The groups that neither the rest of a tree nor what is typed names, as a task of the user's own may not."""
+    """The groups that neither the rest of a tree nor what is typed names."""
     rest: Any = OmegaConf.to_container(tree, resolve=False)
     unused = []
     for name in ("scheduler", "optimizer", "model"):  # the first may name the next
@@ -70,19 +71,16 @@ def unused_groups(tree: DictConfig, typed: str = "") -> list[str]:
 
 
 def pin(tree: DictConfig, run: str) -> bool:
-    """Store a run in the place of each `latest` in the groups of a tree; False where there is none."""
-    count = 0
-    for name, node in tree.items_ex(resolve=False):
-        if OmegaConf.is_dict(node):
-            text, found = re.subn("(?<=[:-] )latest$", json.dumps(run), OmegaConf.to_yaml(node), flags=re.M)
-            if found:
-                tree[name], count = OmegaConf.create(text), count + found
+    """Store a run in the place of each `latest` in the groups of a tree; False: there is none."""
+    found, place = re.compile("^( .*[:-]) latest$", re.M), json.dumps(run)
+    text, count = found.subn(lambda line: f"{line[1]} {place}", OmegaConf.to_yaml(tree))
+    tree.merge_with(OmegaConf.create(text))
     return count > 0
 
 
 def literal(value: Any) -> Any:
-    """Each text in dicts and lists so that OmegaConf leaves it as it is."""
-    if type(value) in (list, tuple):
+    """Texts, also in dicts and lists, so that OmegaConf leaves them as they are."""
+    if isinstance(value, list | tuple):
         return [literal(part) for part in value]
     if isinstance(value, dict):
         return {name: literal(part) for name, part in value.items()}
@@ -90,16 +88,15 @@ def literal(value: Any) -> Any:
 
 
 def label(run_dir: str | None) -> str | None:
-    """The name of a run, of a job of a sweep with the sweep's."""
+    """The name of a run; of a job of a sweep the sweep's, too."""
     path = Path(run_dir or "")
     return (f"{path.parent.name}-{path.name}" if path.name.isdecimal() else path.name) or None
 
 
 def mode(metric: str, monitor: str = "", mode_of_monitor: str | None = None) -> str | None:
-    """`min` or `max`: the monitor's own where the metric is that one, else as the name says; None: unknown."""
+    """`min` or `max`: the monitor's where the metric is that one, else as its name says; None: unknown."""
     return mode_of_monitor if metric == monitor else direction(metric)
 
 
-OmegaConf.register_new_resolver("direction", mode, replace=True)
-OmegaConf.register_new_resolver("label", label, replace=True)
-OmegaConf.register_new_resolver("in_project", in_project, replace=True)
+for name, resolver in {"direction": mode, "label": label, "in_project": paths.in_project}.items():
+    OmegaConf.register_new_resolver(name, resolver, replace=True)

@@ -1,8 +1,9 @@
-"""What the loggers are told besides the curves, and what becomes of a run whose logger fails."""
+"""What loggers are told besides the curves, and what becomes of a run whose logger fails."""
 
 import inspect
 import logging
 import os
+import re
 import shlex
 import threading
 import time
@@ -37,11 +38,10 @@ def begin(trainer: Trainer, cfg: DictConfig, resumed: bool) -> None:
                 logger.log_hyperparams(parameters(cfg, run.record))
                 logger.experiment.log_text(logger.run_id, text, "config.yaml")
             elif not isinstance(logger, TensorBoardLogger):
-                settings: Any = OmegaConf.to_container(cfg, resolve=True)
-                logger.log_hyperparams(settings)
+                logger.log_hyperparams(OmegaConf.to_container(cfg, resolve=True))
             elif logger.experiment and not resumed:
-                logger.experiment.add_text("command", f"```\n{run.record.get('command')}\n```", 0)
-                logger.experiment.add_text("config", f"```\n{text}\n```", 0)
+                for name, content in {"command": run.record.get("command"), "config": text}.items():
+                    logger.experiment.add_text(name, f"```\n{content}\n```", 0)
         except Exception as error:  # of any package
             raise UserError(f"{type(logger).__name__} cannot start: {said(error)[:200]}; see conf/logger.") from error
         guard(logger, run)
@@ -50,8 +50,7 @@ def begin(trainer: Trainer, cfg: DictConfig, resumed: bool) -> None:
 def guard(logger: Any, run: Run) -> None:
     """Keep what the methods of a logger and of its experiment raise in run.json; it ends nothing.
 
-    After a failure they rest ten times as long as it took, so that a server that hangs costs little, and one that is
-    back is used again.
+    After a failure they rest ten times as long as it took: a server may hang, and come back.
     """
     rest, kind = 0.0, type(logger).__name__
 
@@ -75,31 +74,30 @@ def guard(logger: Any, run: Run) -> None:
 
 
 def show(error: Any) -> None:
-    """Show what ended a thread, unless it keeps that for its next caller, as TensorBoard's does."""
+    """Show what ended a thread; TensorBoard's keeps it for its next caller."""
     if not getattr(error.thread, "exception", None):
         threading.__excepthook__(error)
 
 
 def conclude(trainer: Trainer, cfg: DictConfig, results: dict[str, Any]) -> None:
     """Tell the log and each logger the best values and their checkpoint; TensorBoard as a row of its HPARAMS."""
-    directory, best, values = Path(cfg.run_dir), results.get("best") or {}, outcome(results)
+    run, best, values = Run(cfg.run_dir), results.get("best") or {}, outcome(results)
     for logger in trainer.loggers:
         if isinstance(logger, TensorBoardLogger):
-            logger.log_hyperparams(columns(cfg, Run(directory).record), values, best.get("step"))
+            logger.log_hyperparams(columns(cfg, run.record), values, best.get("step"))
         else:
             logger.log_metrics(values, best.get("step"))
-            logger.log_hyperparams({"best_checkpoint": str(directory / best.get("checkpoint", ""))})
+            logger.log_hyperparams({"best_checkpoint": str(run.directory / best.get("checkpoint", ""))})
         logger.finalize("success")
-    log.info(in_lines(results, directory))
+    log.info(in_lines(results, run.directory))
 
 
 def outcome(results: dict[str, Any]) -> dict[str, float]:
     """The best monitored value and its counterpart in the test, or the last values where nothing was judged."""
-    best, test = results.get("best"), results.get("test") or {}
-    if not best:
+    if not (best := results.get("best")):
         return {f"last/{name}": value for name, value in results["train"].items()}
-    values, name = {f"best/{best['monitor']}": best["value"]}, f"test/{best['monitor'].rpartition('/')[2]}"
-    return values | {f"best/{name}": test[name]} if name in test else values
+    name, test = f"test/{best['monitor'].rpartition('/')[2]}", results.get("test") or {}
+    return {f"best/{best['monitor']}": best["value"]} | ({f"best/{name}": test[name]} if name in test else {})
 
 
 def columns(cfg: DictConfig, record: dict[str, Any]) -> dict[str, Any]:
@@ -111,23 +109,23 @@ def columns(cfg: DictConfig, record: dict[str, Any]) -> dict[str, Any]:
         key, _, text = override.lstrip("+").partition("=")
         if role(key) != "label" and not key.startswith("~"):
             value = OmegaConf.select(cfg, key)
-            found[key] = value if isinstance(value, bool | int | float | str) else text
+            found[key] = value if isinstance(value, int | float | str) else text
     return found
 
 
 def parameters(cfg: DictConfig, record: dict[str, Any]) -> dict[str, Any]:
     """What MLflow compares runs by: their columns, and each key that is not as in conf/."""
-    import pandas
+    from pandas import json_normalize
 
     with initialize_config_dir(str(paths.CONF), version_base="1.3"):
         trees: Any = [OmegaConf.to_container(tree) for tree in (cfg, compose("train"))]
-    mine, usual = (pandas.json_normalize(tree, sep=".").iloc[0].to_dict() for tree in trees)
+    mine, usual = (json_normalize(tree).iloc[0].to_dict() for tree in trees)
     apart = [key for key in mine if mine[key] != usual.get(key, ...) and role(key) != "label"]
     return columns(cfg, record) | {key: OmegaConf.select(cfg, key) for key in apart}
 
 
 def close(trainer: Trainer, kind: type[BaseException] | None, *_: Any) -> None:
-    """End what would go on into the next job of this process; `kind`: the error that ended the run."""
+    """End what would go on into the next job; `kind`: the error that ended the run."""
     for logger in trainer.loggers if trainer.is_global_zero else ():
         if isinstance(logger, WandbLogger):
             logger.experiment.finish(exit_code=int(kind is not None))
@@ -137,16 +135,12 @@ def in_lines(results: dict[str, Any], directory: Path) -> str:
     """What a run came to, a plain line for each number, and where to look further."""
     best, test, path = results.get("best"), results.get("test") or {}, paths.in_words(directory)
     lines = [f"{best['monitor']} {best['value']:.4f} (best, epoch {best['epoch'] + 1})"] if best else []
-    by_class = []
-    for name, value in test.items():
-        if name == "samples" or not isinstance(value, int | float):
-            continue
-        if "/" in name.partition("/dataloader_idx_")[0].partition("/")[2]:  # Lightning's, of several loaders
-            by_class.append((value, name.split("/", 2)[2]))
-        else:
-            lines.append(f"{name} {value:.4f}")
+    numbers = {name: value for name, value in test.items() if isinstance(value, int | float) and name != "samples"}
+    by_class = [name for name in numbers if re.match("[^/]+/[^/]+/(?!dataloader_idx_)", name)]
+    lines += [f"{name} {value:.4f}" for name, value in numbers.items() if name not in by_class]
     if by_class:
-        shown = ", ".join(f"{name} {value:.3f}" for value, name in sorted(by_class)[:10])
+        lowest = sorted(by_class, key=lambda name: numbers[name])[:10]
+        shown = ", ".join(f"{name.split('/', 2)[2]} {numbers[name]:.3f}" for name in lowest)
         lines.append(f"by class, lowest first: {shown}{', ...' if by_class[10:] else ''}")
     if test:
         count = f" on {test['samples']} samples" if test["samples"] else ""
@@ -154,6 +148,5 @@ def in_lines(results: dict[str, Any], directory: Path) -> str:
     lines += [f"profile: {file.name}" for file in sorted(directory.glob("fit-profile*.txt"))]
     lines.append(f"run {path}")
     if (directory / "tensorboard").exists():
-        inside = directory.is_relative_to(paths.PROJECT / "logs")
-        lines.append("curves: make tensorboard" if inside else f"curves: tensorboard --logdir {shlex.quote(str(path))}")
+        lines.append(f"curves: tensorboard --logdir {shlex.quote(str(path))}")
     return "\n".join(lines)

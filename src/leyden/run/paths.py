@@ -1,12 +1,10 @@
-"""Where runs are: the project, its folder of logs, and a run by what is typed for it."""
+"""Where runs are: the project, its logs, and a run by what is typed."""
 
 import os
 from datetime import datetime
 from pathlib import Path
 
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
 from leyden import UserError
 from leyden.run.run import Run, Status
@@ -16,29 +14,29 @@ CONF = PROJECT / "conf"
 
 
 def in_project(path: str | Path) -> Path:
-    """An absolute path as it is, a relative one from the project."""
+    """A relative path from the project."""
     return PROJECT / Path(str(path)).expanduser()
 
 
 def in_words(path: Path) -> Path:
-    """A path as it is shown: from the project, where it lies in it."""
+    """A path as it is shown: in the project relative to it."""
     return path.relative_to(PROJECT) if path.is_relative_to(PROJECT) else path
 
 
 def logs_folder(typed: str | None = None) -> Path:
-    """The folder of all runs: as typed, or as conf/train.yaml and conf/local say."""
+    """The folder of all runs: as typed, or as conf/ says."""
     if typed is not None:
         return in_project(typed)
     local = CONF / "local" / f"{os.environ.get('LEYDEN_LOCAL', 'default')}.yaml"
+    files = [file for file in (CONF / "train.yaml", local) if file.is_file()]
     try:
-        files = [file for file in (CONF / "train.yaml", local) if file.is_file()]
         return in_project(OmegaConf.merge(*map(OmegaConf.load, files)).log_dir)
-    except (OmegaConfBaseException, OSError, YAMLError) as error:
-        raise UserError("log_dir of conf/ cannot be read here; type log_dir=<folder>.") from error
+    except Exception as error:  # of YAML and of OmegaConf alike
+        raise UserError("log_dir of conf/ cannot be read; type log_dir=<folder>.") from error
 
 
 def create(folder: Path, name: str | None = None) -> Path:
-    """Make a run directory that no other launch has: by its name, or by the time."""
+    """Make a run directory that no other launch has, by a name or the time."""
     while True:
         path = folder / (name or datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f"))
         try:
@@ -51,26 +49,29 @@ def create(folder: Path, name: str | None = None) -> Path:
             raise UserError(f"{path} cannot be made ({error.strerror}); type log_dir=<folder>.") from error
 
 
+def of(path: Path) -> Run:
+    """The run of a directory, or of a checkpoint in it."""
+    return Run(path.parent.parent if path.suffix == ".ckpt" else path)
+
+
 def find(asked: str, logs: Path, unfinished: bool = False, sweep: Path | None = None) -> Run:
-    """A run from a path, a checkpoint in it, a name, or `latest`, as `latest` finds it."""
+    """A run by its path, a checkpoint in it, its name, or `latest`."""
     if asked == "latest":
         return latest(logs, unfinished, sweep)
-    for path in (Path(asked).expanduser(), in_project(asked), logs / "train" / asked):
-        run = Run(path.parent.parent if path.suffix == ".ckpt" else path)
-        if run.config_file.is_file() or run.record:  # the config of a run that has just begun is not there yet
+    for run in map(of, (Path(asked).expanduser(), in_project(asked), logs / "train" / asked)):
+        if run.config_file.is_file() or run.record:  # one that has just begun has no config yet
             return Run(run.directory.resolve())
     raise UserError(f"{asked} is no run directory, nor a checkpoint in one, nor a run in {logs / 'train'}; try latest.")
 
 
 def latest(logs: Path, unfinished: bool, sweep: Path | None) -> Run:
-    """The run that began last of those with a checkpoint, or of the `unfinished` ones that nobody is running.
+    """The run that began last of those with a checkpoint, or of the `unfinished` ones that nobody runs.
 
-    For a job of a `sweep` it is none of the other jobs, which would be another run for each.
+    For a job of a `sweep` none of its other jobs: each would find another one.
     """
     jobs = [path for path in logs.glob("sweep/*/*/") if path.parent != sweep]
-    runs = map(Run, (*logs.glob("train/*/"), *jobs))
     closed = (Status.RUNNING, Status.FINISHED, Status.UNKNOWN)
-    for run in sorted(runs, key=lambda run: run.started, reverse=True):
+    for run in sorted(map(Run, (*logs.glob("train/*/"), *jobs)), key=lambda run: run.started, reverse=True):
         if (run.status not in closed and run.config_file.is_file()) if unfinished else run.begun:
             return run
     kind = "unfinished run" if unfinished else "run with a checkpoint"
@@ -78,11 +79,11 @@ def latest(logs: Path, unfinished: bool, sweep: Path | None) -> Run:
 
 
 def sweeps(logs: Path) -> list[Path]:
-    """The directories of sweeps, first that whose first job began last."""
+    """The directories of sweeps, the newest first."""
     return sorted(logs.glob("sweep/*/"), key=lambda path: Run(path / "0").started or path.stat().st_mtime, reverse=True)
 
 
 def weights(source: str, logs: Path) -> Path:
-    """The file that `init_from=` means: a checkpoint or a state_dict, or the best or last checkpoint of a run."""
+    """The file that `init_from=` means: itself, or the best or last checkpoint of a run."""
     file = Path(str(source)).expanduser()
     return file if file.is_file() else find(str(source), logs).checkpoint(source)

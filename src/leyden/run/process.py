@@ -1,4 +1,4 @@
-"""What holds for the whole process of a run: seed, threads, precision of products, memory, and less noise."""
+"""What holds for the whole process: seed, threads, precision of products, memory, and less noise."""
 
 import atexit
 import ctypes
@@ -13,10 +13,10 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 import lightning
 import torch
+from lightning.fabric.utilities.warnings import disable_possible_user_warnings
 from omegaconf import DictConfig
 from torch._inductor import config as inductor
 from torch.backends import cudnn
@@ -24,22 +24,17 @@ from torch.backends import cudnn
 from leyden import require
 from leyden.data.datamodule import cores
 from leyden.resume import compiled
+from leyden.resume.stopping import SIGNALS
 
 NOISE = (  # in warnings
-    "does not have many workers",
-    "sync_dist=True",  # lightning_internals.RankLogger joins all values
-    "number of training batches.*is smaller than the logging interval",
-    "AMP with fp16 is not supported on CPU",  # said by `trainer` below, and stored
+    "AMP with fp16 is not supported on CPU",  # build.trainer says it
     "callbacks used to create the checkpoint",  # of training
-    "resuming from a checkpoint that ended before the epoch ended",  # exact.fast_forward
     "lr_scheduler.step.*before.*optimizer.step",  # fires falsely when a scaler skips its first step
     "isinstance.treespec, LeafSpec|across ranks is zero",
-    "srun. command is available on your system",  # ranks.count says it where it is needed
     "requested to overfit but enabled .* shuffling",
     "You have overridden .*transfer_batch",
     "nn.Module. and is already saved",
-    "in eval mode at the start of training",  # what is frozen
-    "WeightAveraging callback with a model that overrides the configure_model",  # which builds no layers here
+    "WeightAveraging callback with a model that overrides the configure_model",
 )
 JOBS = itertools.count()  # of this process
 FLAGS = ("num_threads", "default_dtype", "float32_matmul_precision", "deterministic_debug_mode")  # of torch
@@ -52,59 +47,54 @@ def restored() -> Iterator[None]:
     if next(JOBS):
         gc.collect()
     else:
-        gc.freeze()  # what is there before the first job stays; to look at all of it again would take 0.4 s a job
+        gc.freeze()  # what is imported stays; to look at it again takes 0.4 s a job
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
+    switches = [(cudnn, "enabled"), (cudnn, "benchmark"), (cudnn, "deterministic"), (inductor, "deterministic")]
     with ExitStack() as after, compiled.by_the_run_alone(), warnings.catch_warnings():
         for name in FLAGS:
             after.callback(getattr(torch, f"set_{name}"), getattr(torch, f"get_{name}")())
         after.callback(torch.autograd.set_detect_anomaly, torch.is_anomaly_enabled())
         after.callback(torch.set_grad_enabled, torch.is_grad_enabled())
-        after.callback(setattr, inductor, "deterministic", inductor.deterministic)
-        for name in ("enabled", "benchmark", "deterministic"):
-            after.callback(setattr, cudnn, name, getattr(cudnn, name))
+        for owner, name in [*switches, (logging, "raiseExceptions")]:
+            after.callback(setattr, owner, name, getattr(owner, name))
         for logger in map(logging.getLogger, (None, *LOGGERS)):
             after.callback(setattr, logger, "handlers", logger.handlers[:])
             after.callback(logger.setLevel, logger.level)
-        after.callback(setattr, logging, "raiseExceptions", logging.raiseExceptions)
         after.callback(logging.captureWarnings, False)
         after.callback(os.environ.update, dict(os.environ))
         after.callback(os.environ.clear)
-        if threading.current_thread() is threading.main_thread():  # others may set no handlers
-            for number in signal.valid_signals():
-                after.callback(set_handler, number, signal.getsignal(number))
+        if threading.current_thread() is threading.main_thread():  # others may not
+            for number in SIGNALS:
+                after.callback(signal.signal, number, signal.getsignal(number) or signal.SIG_DFL)
         yield
 
 
-def set_handler(number: int, handler: Any) -> None:
-    if handler is not None and signal.getsignal(number) != handler:  # None: not one of Python's
-        signal.signal(number, handler)
-
-
 def set_global_torch_flags(cfg: DictConfig) -> None:
-    """Set what the config says of the whole process, and take away noise."""
-    seed, precision, threads = cfg.seed, cfg.matmul_precision, cfg.threads
+    """Set what the config says of the process, and take away noise."""
+    seed, threads, precision = cfg.seed, cfg.threads, cfg.matmul_precision
     require(type(seed) is int and 0 <= seed < 2**32, "seed", "a whole number from 0 to 4294967295", seed)
-    counted = threads is None or (type(threads) is int and threads > 0)
-    require(counted, "threads", "null or a whole number from 1 up", threads)
-    known = precision in ("highest", "high", "medium")
-    require(known, "matmul_precision", "one of highest, high, medium", precision)
+    good = threads is None or (type(threads) is int and threads > 0)
+    require(good, "threads", "null or a whole number from 1 up", threads)
+    known = ("highest", "high", "medium")
+    require(precision in known, "matmul_precision", f"one of {', '.join(known)}", precision)
     for logger in map(logging.getLogger, LOGGERS):
         logger.handlers.clear()
         logger.setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", f".*({'|'.join(NOISE)})")
-    if not torch.cuda.is_available():  # else each optimizer step tries to load NVML again, 200 us
+    disable_possible_user_warnings()  # guesses of Lightning
+    if not torch.cuda.is_available():  # else each step tries to load NVML, 200 us
         os.environ.pop("PYTORCH_NVML_BASED_CUDA_CHECK", None)
     set_malloc_thresholds()
     asked = os.environ.get("OMP_NUM_THREADS", "")
     torch.set_num_threads(threads or (int(asked) if asked.isdecimal() else 0) or cores())
     torch.set_float32_matmul_precision(precision)
-    cudnn.deterministic = bool(cfg.trainer.deterministic)  # the Trainer sets the rest before CUDA starts
+    cudnn.deterministic = bool(cfg.trainer.deterministic)  # the Trainer sets the rest
     lightning.seed_everything(seed, workers=True, verbose=False)
 
 
 def set_malloc_thresholds() -> None:
-    """Let glibc keep the big buffers of a step for the next one; to give them back and fault them in costs 15 %."""
+    """Let glibc keep a step's big buffers for the next: to fault them in again costs 15 %."""
     if platform.libc_ver()[0] == "glibc":
         libc = ctypes.CDLL(None)
         libc.mallopt(-3, 2**25)  # M_MMAP_THRESHOLD: its largest value
@@ -113,7 +103,7 @@ def set_malloc_thresholds() -> None:
 
 @atexit.register
 def end_workers() -> None:
-    """Kill loader processes that an error left: they ignore the SIGTERM that Python sends."""
+    """Kill loader processes that an error left: they ignore Python's SIGTERM."""
     for child in multiprocessing.active_children():
         if child.daemon:
             child.kill()

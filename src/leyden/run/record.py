@@ -1,4 +1,4 @@
-"""What a run says of itself while it lives: run.json, train.log, and what it was built from."""
+"""What a run says of itself: run.json, train.log, and what it was built from."""
 
 import logging
 import os
@@ -18,7 +18,7 @@ import torch
 import yaml
 from lightning import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from leyden import UserError, said
@@ -34,13 +34,12 @@ log = logging.getLogger(__name__)
 
 
 class LiveRun(Run):
-    """The run of this process, of which rank 0 writes, and nothing before it is open."""
+    """The run of this process; rank 0 writes, once it is open."""
 
     def __init__(self, cfg: DictConfig):
         super().__init__(cfg.run_dir)
-        self.cfg, self.writes = cfg, False
+        self.cfg, self.writes, self.ended = cfg, False, threading.Event()
         self.pruned: str | None = None  # why a search gave it up
-        self.ended = threading.Event()
         self.file = logging.FileHandler(self.log_file, encoding="utf-8", errors="replace", delay=True)
         self.file.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
 
@@ -54,11 +53,10 @@ class LiveRun(Run):
             return
         old = self.record if self.cfg.get("resume") else {}
         here = {"at": now(), "after": old.get("reason") or self.status} | environment()
-        fields = {"resumes": [*old.get("resumes", []), here]} if old else origin(self.cfg)
         self.writes = True
-        self.log_file.touch()  # a run has a log, though it may have nothing to say
+        self.log_file.touch()  # it may have nothing to say
         logging.getLogger().addHandler(self.file)
-        self.start(**fields)
+        self.start(**({"resumes": [*old.get("resumes", []), here]} if old else origin(self.cfg)))
         threading.Thread(target=self.beat, daemon=True).start()
 
     def beat(self) -> None:
@@ -67,35 +65,39 @@ class LiveRun(Run):
 
     def begin(self, task: LightningModule, trainer: Trainer, datamodule: LightningDataModule) -> None:
         """Store what the run is built from: its config with the facts, uncommitted changes, and sizes."""
-        drop_unused_groups(self.cfg)
+        cfg = self.cfg
+        if unused := sorted(configs.unused_groups(cfg)):
+            OmegaConf.set_struct(cfg, False)
+            for name in unused:
+                del cfg[name]
+            log.info("The task does not use the config's %s.", " and ".join(unused))
         if not is_first_rank():
             return
         self.open()
-        tree = self.cfg.copy()
+        tree = cfg.copy()
         tree.update({key: None for key in ("run_dir", "resume", "rerun") if key in tree})  # of this start only
         OmegaConf.save(tree, self.config_file)
         if patch := changes():
             (self.directory / "changes.patch").write_text(patch, encoding="utf-8")
-        sizes = {"threads": torch.get_num_threads(), "world_size": trainer.world_size, "parameters": count(task)}
-        kinds = {"precision": trainer.precision, "device": str(trainer.strategy.root_device)}
-        kinds |= datamodule.notes if isinstance(datamodule, DataModule) else {}
-        fingerprint = getattr(datamodule, "fingerprint", None)
-        self.update(data_fingerprint=fingerprint, kernels=dict(kernels.found), **sizes, **kinds)
+        found = {"threads": torch.get_num_threads(), "world_size": trainer.world_size, "parameters": count(task)}
+        found |= {"precision": trainer.precision, "device": str(trainer.strategy.root_device)}
+        found |= {"data_fingerprint": getattr(datamodule, "fingerprint", None), "kernels": dict(kernels.found)}
+        self.update(**found, **(datamodule.notes if isinstance(datamodule, DataModule) else {}))
 
 
 @contextmanager
-def recording(cfg: DictConfig) -> Iterator[LiveRun]:
-    """Keep run.json and train.log true from the start to the end; `process.restored` ends what is shown.
+def recording(cfg: DictConfig, table: bool = False) -> Iterator[LiveRun]:
+    """Keep run.json and train.log true until the end; `table`: stdout is for a table alone.
 
-    A run that goes on is opened when all is built: a refusal changes neither its status nor its log.
+    A run that goes on is opened when all is built: a refusal changes nothing in it.
     """
-    screen, root = logging.StreamHandler(sys.stdout), logging.getLogger()
+    screen, root = logging.StreamHandler(sys.stderr if table else sys.stdout), logging.getLogger()
     screen.addFilter(lambda entry: entry.name.startswith("leyden") or entry.levelno >= logging.WARNING)
     screen.addFilter(lambda entry: entry.name != "leyden.file")  # for train.log alone
-    root.handlers = [screen]
+    root.handlers = [screen]  # `process.restored` takes it and the file away
     root.setLevel(logging.INFO)
     logging.captureWarnings(True)
-    logging.raiseExceptions = False  # a pipe that is closed ends the output, not the run
+    logging.raiseExceptions = False  # a closed pipe ends the output, not the run
     run = LiveRun(cfg)
     if not cfg.get("resume"):
         run.open()
@@ -114,12 +116,11 @@ def recording(cfg: DictConfig) -> Iterator[LiveRun]:
     except BaseException as error:
         run.end(Status.FAILED, f"{type(error).__name__}: {error}")
         logging.getLogger("leyden.file").error("failed", exc_info=True)
-        if isinstance(error, MisconfigurationException | OmegaConfBaseException):  # their words for a user's mistake
+        if isinstance(error, MisconfigurationException | OmegaConfBaseException):  # a user's mistake
             raise UserError(f"{said(error)}.") from error
         raise
     finally:
         run.ended.set()
-        root.removeHandler(run.file)
         run.file.close()
 
 
@@ -128,9 +129,9 @@ def is_first_rank() -> bool:
 
 
 def check_same(cfg: DictConfig, datamodule: DataModule, before: Run, split: str | None) -> None:
-    """Compare the data with what the run before saw, where the split that is asked for (None: any) is cut by us.
+    """Raises UserError where a split (None: any) that we cut may hold what the run before was trained on.
 
-    Raises UserError where test may hold what it was trained on, unless exact=false, or the classes are others.
+    With exact=false it is only said; other classes are never taken.
     """
     then: Any = OmegaConf.to_container(cfg.facts or OmegaConf.create(), resolve=True)
     if then and coding(datamodule.facts) != coding(then):
@@ -139,16 +140,12 @@ def check_same(cfg: DictConfig, datamodule: DataModule, before: Run, split: str 
     same, cut = seen["data_fingerprint"] == datamodule.fingerprint, {*seen.get("cut_splits", ()), *notes["cut_splits"]}
     if same or not (cfg.get("resume") or (cut and split in {None, *cut})):
         return
-    if cfg.get("rerun"):
-        data, old = (OmegaConf.to_container(tree.data) for tree in (cfg, configs.stored(before.directory)))
-        if data != old:  # as its user says
-            return
-    changed = (
-        "The data is not what the run was trained on, and its splits would not be the same "
-        f"(samples now: {notes.get('split_sizes')}; then: {seen.get('split_sizes')})"
-    )
+    if cfg.get("rerun") and configs.stored(before.directory).data != cfg.data:  # as its user says
+        return
+    sizes = f"samples now: {notes.get('split_sizes')}; then: {seen.get('split_sizes')}"
+    changed = f"The data is not what the run was trained on, and its splits would not be the same ({sizes})"
     if cfg.exact:
-        raise UserError(f"{changed}; bring the data back, or type exact=false to go on all the same.")
+        raise UserError(f"{changed}; bring it back, or type exact=false to go on all the same.")
     log.warning("%s; going on, as exact=false says.", changed)
     if cfg.get("run") and cfg.run_dir and is_first_rank():
         Run(cfg.run_dir).update(exact=False, not_exact=changed)
@@ -161,10 +158,10 @@ def coding(facts: dict[str, Any]) -> tuple[list[str], list[Any]]:
 
 
 def origin(cfg: DictConfig) -> dict[str, Any]:
-    """What was asked for, when and where; `overrides`: of a job of a sweep, its own."""
-    file, tree = Path(cfg.run_dir) / ".hydra" / "overrides.yaml", OmegaConf.to_container(cfg)
+    """What was asked for, when and where; of a job of a sweep, its own overrides."""
+    file = Path(cfg.run_dir) / ".hydra" / "overrides.yaml"
     typed = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else []
-    asked = {name: tree.get(name) for name in ("seed", "tags", "note", "rerun", "init_from")}
+    asked: Any = OmegaConf.to_container(OmegaConf.masked_copy(cfg, ["seed", "tags", "note", "rerun", "init_from"]))
     return {"overrides": typed, "started": now(), "resumes": []} | asked | environment()
 
 
@@ -179,15 +176,15 @@ def environment() -> dict[str, Any]:
 
 
 def changes() -> str:
-    """The uncommitted changes of the project as a patch, with untracked files under src and conf."""
+    """The uncommitted changes, with untracked files of src and conf."""
     untracked = git("ls-files", "--others", "--exclude-standard", "-z", "src", "conf").split("\0")
     return "".join([git("diff", "HEAD"), *(git("diff", "--no-index", "--", os.devnull, x) for x in untracked if x)])
 
 
 def git(*arguments: str) -> str:
-    """What a git command prints in the project; nothing where there is no git or no repository."""
-    line = ["git", "-C", str(PROJECT), *arguments]
+    """What git prints in the project; nothing where there is no git or no repository."""
     try:
+        line = ["git", "-C", str(PROJECT), *arguments]
         return subprocess.run(line, capture_output=True, text=True, errors="replace").stdout
     except OSError:
         return ""
@@ -198,20 +195,10 @@ def count(task: torch.nn.Module, frozen: bool = False) -> int:
 
 
 def announce(cfg: DictConfig, best: str, trainer: Trainer, task: LightningModule, batch: int | None) -> None:
-    """Log what is about to be trained: `best` is what it is judged by, `batch` the samples of a step."""
-    networks = [part for part in task.children() if count(part)]
-    one = len(networks) == 1  # of several networks none stands for all
+    """Log what is trained: `best` is what it is judged by, `batch` the samples of a step."""
+    one = sum(count(part) > 0 for part in task.children()) == 1  # of several networks none stands for all
     name = (cfg.get("model", cfg.task) if one else cfg.task)._target_.split(".")[-1]
+    frozen = f" ({count(task, frozen=True):,} are frozen)" if count(task, frozen=True) else ""
     step = f"{batch} samples a step, " if batch else ""
     where = f"{trainer.strategy.root_device}, {trainer.precision}, {step}seed {cfg.seed}, best by {best}"
-    frozen = f" ({count(task, frozen=True):,} are frozen)" if count(task, frozen=True) else ""
     log.info("%s of %s parameters%s on %s", name, f"{count(task):,}", frozen, where)
-
-
-def drop_unused_groups(cfg: DictConfig) -> None:
-    """Take out the groups that a task of the user's own does not name, so that a run holds only what it is made of."""
-    if unused := sorted(configs.unused_groups(cfg)):
-        with open_dict(cfg):
-            for name in unused:
-                del cfg[name]
-        log.info("%s does not use the config's %s.", cfg.task._target_.split(".")[-1], " and ".join(unused))

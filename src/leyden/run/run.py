@@ -19,20 +19,20 @@ from leyden import UserError
 from leyden.files import lock, read_json, write_json
 
 HEARTBEAT_S = 30  # between the signs of life of a run
-STALE_S = 4 * HEARTBEAT_S  # without one, after which a run on another machine is given up
-WRITING = threading.Lock()  # of run.json, which two threads update
+STALE_S = 4 * HEARTBEAT_S  # after which a run on another machine is given up
+WRITING = threading.Lock()  # of run.json
 
 
 class Status(StrEnum):
-    """Where a run is. The last two are derived: nobody writes them."""
+    """Where a run is; the last two are derived."""
 
     RUNNING = "running"
     FINISHED = "finished"
     STOPPED = "stopped"  # by a signal
     FAILED = "failed"
     PRUNED = "pruned"  # given up by a search
-    KILLED = "killed"  # it says that it runs, but its process is gone
-    UNKNOWN = "unknown"  # it has no run.json
+    KILLED = "killed"  # its process is gone
+    UNKNOWN = "unknown"  # no run.json
 
 
 DONE = (Status.FINISHED, Status.PRUNED)
@@ -43,7 +43,7 @@ class Busy(UserError):
 
 
 class Run:
-    """A run directory. `record` is run.json as it is now, and `metrics` metrics.json; empty where there is none."""
+    """A run directory; `record` and `metrics` are its run.json and metrics.json as they are now."""
 
     def __init__(self, directory: Path | str):
         self.directory = Path(directory)
@@ -61,12 +61,12 @@ class Run:
 
     @property
     def objective(self) -> float | None:
-        """The best value of what the run is judged by."""
+        """The best value of it."""
         return (self.metrics.get("best") or {}).get("objective")
 
     @property
     def begun(self) -> bool:
-        """Whether there is a checkpoint to go on from."""
+        """Whether there is a checkpoint."""
         return any(self.checkpoints.glob("*.ckpt"))
 
     @property
@@ -75,7 +75,7 @@ class Run:
 
     @property
     def started(self) -> float:
-        """The instant at which it began, in seconds; 0 where it does not say."""
+        """When it began, in seconds; 0: unknown."""
         return instant(self.record.get("started"))
 
     def update(self, **fields: Any) -> None:
@@ -85,7 +85,9 @@ class Run:
 
     def start(self, **fields: Any) -> None:
         """Note that this process runs it."""
-        self.update(status=Status.RUNNING, reason=None, ended=None, slurm=slurm_job(), **this_process(), **fields)
+        pid = os.getpid()
+        here = {"host": socket.gethostname(), "pid": pid, "pid_born": process_start_time(pid), "heartbeat": now()}
+        self.update(status=Status.RUNNING, reason=None, ended=None, slurm=slurm_job(), **here, **fields)
 
     def end(self, status: Status, reason: str | None = None) -> None:
         self.update(status=status, reason=reason, ended=now())
@@ -94,16 +96,16 @@ class Run:
         write_json(self.directory / "metrics.json", content)
 
     def checkpoint(self, asked: str = "") -> Path:
-        """The checkpoint that `run=` means: the one asked for, or the best, or the last one; UserError if none."""
-        files = [self.checkpoints / Path(asked).name] if asked.endswith(".ckpt") else [self.best, self.last]
-        for path in files:
+        """The checkpoint that `run=` means: as asked for, the best, or the last; UserError if none."""
+        names = [Path(asked).name] if asked.endswith(".ckpt") else ["best.ckpt", "last.ckpt"]
+        for path in map(self.checkpoints.joinpath, names):
             if path.is_file():
                 return path
-        raise UserError(f"The run {self.directory} has no checkpoint {' or '.join(path.name for path in files)}.")
+        raise UserError(f"The run {self.directory} has no checkpoint {' or '.join(names)}.")
 
     @contextmanager
     def claim(self) -> Iterator[None]:
-        """Hold the directory, until the process ends, however it ends; Busy if another one runs it."""
+        """Hold the directory, however the process ends; Busy if another one runs it."""
         self.check_free()
         try:
             held = lock(self.directory / ".lock", seconds=0).acquire()
@@ -113,14 +115,14 @@ class Run:
             yield
 
     def check_free(self) -> None:
-        """Busy where another process runs it; to be asked before its other files, which may not be there yet."""
+        """Busy where another process runs it; its other files may not be there yet."""
         if alive(record := self.record):
             who = f"process {record.get('pid')} on {record.get('host')}"
             raise Busy(f"{self.directory} is being run by another process ({who}); wait for its end.")
 
 
 def status_of(record: dict[str, Any]) -> Status:
-    """The status that a run.json says, but killed where nobody runs it any more."""
+    """The status that a run.json says, or killed."""
     try:
         status = Status(record["status"])
     except (KeyError, ValueError):
@@ -129,59 +131,49 @@ def status_of(record: dict[str, Any]) -> Status:
 
 
 def alive(record: dict[str, Any]) -> bool:
-    """Whether the process that wrote this run.json still runs: by its start on this machine, else by its heartbeat."""
+    """Whether a run's process lives: by its start on this machine, else by its heartbeat."""
     if record.get("status") != Status.RUNNING:
         return False
-    if record.get("host") == socket.gethostname():
-        return record.get("pid_born") == process_start_time(record.get("pid"))
+    if record.get("host") == socket.gethostname() and (born := record.get("pid_born")):
+        return born == process_start_time(record.get("pid"))
     return not started_again(record) and time.time() - instant(record.get("heartbeat")) < STALE_S
 
 
 def slurm_job() -> dict[str, Any] | None:
-    """The job of SLURM that this process is in, and how often it was requeued."""
-    if job := os.environ.get("SLURM_JOB_ID"):
-        return {"job": job, "restarts": int(os.environ.get("SLURM_RESTART_COUNT") or 0)}
-    return None
+    """This process's job of SLURM, and how often it was requeued."""
+    job, restarts = os.environ.get("SLURM_JOB_ID"), os.environ.get("SLURM_RESTART_COUNT")
+    return {"job": job, "restarts": int(restarts or 0)} if job else None
 
 
 def started_again(record: dict[str, Any]) -> bool:
-    """Whether this process is in the job of SLURM that a record names, which was requeued since."""
+    """Whether this process is in the job of a record, which SLURM has requeued."""
     then, here = record.get("slurm"), slurm_job()
     same = here and isinstance(then, dict) and then.get("job") == here["job"]
     return bool(same and then.get("restarts", 0) < here["restarts"])
 
 
 def slurm_requeue() -> bool:
-    """Let SLURM start this process's job again, as its time is nearly over; False where it is not to."""
+    """Let SLURM start this process's job again; False where it is not to."""
     job, array = slurm_job(), os.environ.get("SLURM_ARRAY_JOB_ID")
     if job is None or job["restarts"] >= int(os.environ.get("LEYDEN_REQUEUES", 1000)):
         return False
-    name = f"{array}_{os.environ['SLURM_ARRAY_TASK_ID']}" if array else job["job"]  # the array's alone is all tasks
+    name = f"{array}_{os.environ['SLURM_ARRAY_TASK_ID']}" if array else job["job"]  # else of all its tasks
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # which SLURM sends at once
     try:
         subprocess.run(["scontrol", "requeue", name], capture_output=True, timeout=60, check=True)
         return True
-    except (OSError, subprocess.SubprocessError):  # no scontrol here, no answer, or a refusal
+    except (OSError, subprocess.SubprocessError):
         signal.signal(signal.SIGTERM, before)
         return False
 
 
-def this_process() -> dict[str, Any]:
-    """What tells `alive` which process this is."""
-    pid = os.getpid()
-    return {"host": socket.gethostname(), "pid": pid, "pid_born": process_start_time(pid), "heartbeat": now()}
-
-
 def process_start_time(pid: int | None) -> str | None:
-    """When a process of this machine started, in the system's own words; None where there is none."""
-    if Path("/proc/self/stat").exists():
-        try:
-            words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:  # it is gone
-            return None
-        return None if words[0] in "ZX" else words[19]
-    line = ["ps", "-o", "lstart=", "-p", str(pid)]
-    return subprocess.run(line, capture_output=True, text=True).stdout.strip() or None if os.name == "posix" else None
+    """When a process started, in Linux's words; None: it is gone, or this is no Linux."""
+    try:
+        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if words[0] in "ZX" else words[19]
 
 
 def now() -> str:
@@ -189,7 +181,7 @@ def now() -> str:
 
 
 def instant(text: Any) -> float:
-    """A time as `now` writes it in seconds, wherever the clock stood; 0 where it is none."""
+    """A time as `now` writes it, in seconds; 0 where it is none."""
     try:
         return datetime.fromisoformat(str(text)).timestamp()
     except ValueError:

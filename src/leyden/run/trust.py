@@ -1,4 +1,4 @@
-"""What a config may build: of a run, what a run is made of; of conf/ and the command line, what can be built again."""
+"""What a config may build: what a run is made of, of conf/ and the command line what can be built again."""
 
 import logging
 import sys
@@ -7,40 +7,36 @@ from types import FunctionType, MethodType
 from typing import Any
 
 import torchvision.models
-from hydra.utils import get_class, get_object
+from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
 from leyden import UserError, said
 from leyden.run import configs
 from leyden.run.configs import literal
 
-logging.getLogger("hydra.utils").setLevel(logging.CRITICAL)  # what it says of a missing target our sentence says, too
+logging.getLogger("hydra.utils").setLevel(logging.CRITICAL)  # our sentence says it
 LIBRARIES = ("leyden", "torch", "torchvision", "lightning", "torchmetrics", "optuna")
 CLOSED = (  # modules that read pickles, run code that they are given, or start processes
     "leyden.deploy", "torchvision.datasets", "torch.fx", "torch.jit", "torch.onnx", "torch.distributed",
     "torch.utils.data.datapipes",
 )  # fmt: skip
-KINDS = tuple(map(get_class, (  # of which classes of the libraries must be
-    "torch.nn.Module", "torch.optim.Optimizer", "torch.optim.lr_scheduler.LRScheduler", "torchmetrics.Metric",
-    "torch.utils.data.Dataset", "torch.utils.data.Sampler", "torch.utils.data.DataLoader",
-    "torchvision.transforms.v2.Transform", "torchvision.transforms.Compose", "torchvision.transforms.ToTensor",
-    "leyden.data.augment.Transform", "lightning.Trainer", "lightning.Callback", "lightning.LightningDataModule",
-    "lightning.pytorch.loggers.Logger", "lightning.pytorch.profilers.Profiler",
-    "lightning.pytorch.strategies.Strategy", "lightning.fabric.plugins.Precision",
-    "lightning.fabric.plugins.ClusterEnvironment", "lightning.pytorch.plugins.LayerSync",
-)))  # fmt: skip
+KINDS = {  # names of bases, of which a class of the libraries must have one
+    "Module", "Optimizer", "LRScheduler", "Metric", "Dataset", "Sampler", "DataLoader", "Transform", "Compose",
+    "ToTensor", "Trainer", "Callback", "LightningDataModule", "Logger", "Profiler", "Strategy", "Precision",
+    "ClusterEnvironment", "LayerSync", "BasePruner", "BaseSampler",
+}  # fmt: skip
 
 
 def checked(cfg: DictConfig, node: Any) -> Any:
-    """A node of the config as plain containers, resolved once; UserError where it names what may not be built."""
+    """A node of the config in plain containers, resolved once; UserError where it names what may not be built."""
     tree: Any = OmegaConf.to_container(cfg, resolve=False)
     tree.pop("facts", None)  # what the data says
     known = {str(part.get("_target_")) for part in parts(tree)}
-    own, new = [*(cfg.get("own") or ()), *(cfg.get("trusted") or ())], not configs.is_stored(cfg)
+    own, new = [*(cfg.get("own") or ()), *(cfg.get("trusted") or ())], not configs.source(cfg)
     plain = OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
     kept = set()  # what is handed DictConfigs
     for part in parts(plain):
-        if part.get("_recursive_") is False and "${" in str(part):  # whoever builds it would resolve it once more
+        if part.get("_recursive_") is False and "${" in str(part):  # it would be resolved once more
             raise UserError(f"A part with _recursive_: false must hold no text with '${{'; got `{part}`.")
         target = str(part.get("_target_", "???"))
         if "${" in target or (target not in {*known, "???"} and OmegaConf.is_config(node)):
@@ -52,9 +48,9 @@ def checked(cfg: DictConfig, node: Any) -> Any:
 
 
 def escaped(node: Any, kept: set[str], boxed: bool = False) -> Any:
-    """Plain containers, whose texts Hydra hands on as they are; `kept` are targets that are handed DictConfigs.
+    """Plain containers, whose texts Hydra hands on as they are: it resolves them in place, and as it reads them.
 
-    Hydra resolves a text in place, and as it reads it; who gets a DictConfig or ListConfig (`boxed`) reads it again.
+    What is in the DictConfigs that targets in `kept` are handed (`boxed`) is read once more.
     """
     if isinstance(node, list):
         return [escaped(part, kept, boxed) for part in node]
@@ -78,39 +74,36 @@ def parts(node: Any) -> Iterator[dict[str, Any]]:
 
 
 def check(target: str, own: list[str], new: bool) -> bool:
-    """Look a target up, in the libraries and the user's own packages only; UserError if it may not be built.
+    """Look a target up in the libraries and the user's packages; UserError if it may not be built.
 
-    Whether it is handed DictConfigs, as Hydra does it: what is of the libraries, or a child of a class of ours, is not.
+    Whether it is handed DictConfigs, as by Hydra: nothing of the libraries is, and no child of a class of ours.
     """
-    what = "The config" if new else "The stored config"
     if not inside(target, (*LIBRARIES, *own)):
-        advice = f"if it is of a package of yours, type 'trusted=[{target.split('.')[0]}]'"
-        raise UserError(f"{what} wants to build {target}, which is not trusted; {advice}.")
+        advice = f"if it is yours, type 'trusted=[{target.split('.')[0]}]'"
+        raise UserError(f"The stored config wants {target}, which is not trusted; {advice}.")
     try:
         found = get_object(target)
     except Exception as error:  # whatever the import raises: the target is not there
         if new:
             return False  # Hydra says it, with the key
-        raise UserError(f"{what} wants {target}, which is missing ({said(error)}); set PYTHONPATH.") from error
+        raise UserError(f"The stored config wants {target}, which is missing ({said(error)}).") from error
     method = isinstance(found, MethodType) and isinstance(found.__self__, type)
     code = found.__func__ if method else found
     home, name = str(getattr(code, "__module__", "")), str(getattr(code, "__qualname__", ""))
-    if home.split(".")[0] in LIBRARIES:
+    if inside(home, LIBRARIES):
         allowed = shipped(found, home, target)
     else:
         function = isinstance(found, FunctionType) and "." not in name
         allowed = inside(home, own) and home != "builtins" and (method or function or isinstance(found, type))
     if not (allowed and defined(code, home, name)):
-        raise UserError(
-            f"{what} must name a public class that a run is made of, of leyden, torch, torchvision, lightning or "
-            f"torchmetrics, or what a package of yours defines; got {target}; write a function there that calls it."
-        )
-    bases = found.__mro__ if isinstance(found, type) else ()
-    return not any(inside(str(base.__module__), ("leyden",)) for base in bases) and not inside(home, LIBRARIES)
+        must = "name a class of a library that a run is made of, or what a package of yours defines"
+        raise UserError(f"The config must {must}; got {target}; write a function there that calls it.")
+    bases = [str(base.__module__) for base in getattr(found, "__mro__", ())]
+    return not inside(home, LIBRARIES) and not any(inside(base, ("leyden",)) for base in bases)
 
 
 def defined(code: Any, home: str, name: str) -> bool:
-    """Whether the object is what its own module calls by its name, so that it is not only imported or inherited."""
+    """Whether its own module calls it by its name: it is not only imported or inherited."""
     again: Any = sys.modules.get(home)
     for part in name.split("."):
         again = getattr(again, part, None)
@@ -118,14 +111,13 @@ def defined(code: Any, home: str, name: str) -> bool:
 
 
 def shipped(found: Any, home: str, target: str) -> bool:
-    """Whether this is a part of a run out of the libraries that the template is made of."""
-    if target == "leyden.load_model":  # the one function of ours
+    """Whether this part of the libraries is a part of a run."""
+    if target == "leyden.load_model":  # our one function
         return True
     if any(word.startswith("_") for word in target.split(".")) or inside(home, CLOSED):
         return False
     if isinstance(found, type):
-        search = home.startswith("optuna.") and {"BasePruner", "BaseSampler"} & {base.__name__ for base in found.mro()}
-        return issubclass(found, KINDS) or bool(search)
+        return not KINDS.isdisjoint(base.__name__ for base in found.__mro__)
     return found in map(torchvision.models.get_model_builder, torchvision.models.list_models())
 
 

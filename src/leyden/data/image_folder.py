@@ -4,7 +4,6 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from leyden import UserError, listed, require
 from leyden.data.datamodule import cores
-from leyden.data.decode import ENDINGS, MODES, VERSION, decode, pixels, reason, shown
+from leyden.data.decode import ENDINGS, MODES, decode, pixels, reason, shown
 from leyden.data.folders import Folders, log_once, remembered, state
 from leyden.data.samples import OnDisk, Samples
 from leyden.files import replacing
@@ -43,44 +42,39 @@ class ImageFolder(Folders):
         super().__init__(root, **loader)
         sides = [size, size] if isinstance(size, int) else size
         two = isinstance(sides, Sequence) and len(sides) == 2 and all(type(n) is int and n > 0 for n in sides)
-        whole = size is None and not cache and all(self.transforms.values())
+        own = size is None and not cache and all(self.transforms.values())
         need = "a side in pixels or '[height,width]'; null needs train_transforms and eval_transforms, and no cache"
-        require(two or whole, "data.size", need, size)
+        require(two or own, "data.size", need, size)
         require(channels in MODES, "data.channels", "1 for grey or 3 for colour", channels)
         require(on_bad_file in ("error", "skip"), "data.on_bad_file", "error or skip", on_bad_file)
         ImageColor.getrgb(background)  # ValueError for what is no colour
         self.settings: Any = (tuple(sides) if sides else None), channels, background
-        self.on_bad_file, self.cache, self.data_dir = on_bad_file, cache, Path(data_dir)
+        self.skip, self.cache, self.data_dir = on_bad_file == "skip", cache, Path(data_dir)
 
     @cached_property
     def pictures(self) -> "Pictures":
         """Those that can be decoded, after a look at the files that are new; UserError if others are not skipped."""
         names = [name for found, _ in self.listing.values() for name in found]
-        key = os.path.realpath(self.root), *self.settings, VERSION
-        with remembered(self.data_dir, "image_folder", *key) as (memory, known):
+        with remembered(self.data_dir, "image_folder", os.path.realpath(self.root), *self.settings) as (memory, known):
             if new := [name for name in names if name not in known or known[name][:2] != state(self.root / name)]:
                 log_once("looking at %d pictures of %s", len(new), self.root)
                 known |= zip(new, in_turn(self.look, new), strict=True)
-            good = [name for name in names if isinstance(known[name], list)]
             bad = {shown(name): known[name] for name in names if isinstance(known[name], str)}
+            good = [name for name in names if isinstance(known[name], list)]
             pictures, self.known = Pictures(self.root, good, *self.settings), [known[name] for name in good]
-            if self.cache and (not bad or self.on_bad_file == "skip"):
+            if self.cache and (self.skip or not bad):
                 pictures.write_cache(memory, [content for _, _, content, _ in self.known])
         if bad:
-            what = f"{len(bad)} of {len(names)} pictures in {shown(self.root)} cannot be decoded"
+            what = f"{len(bad)} of {len(names)} pictures in {self.root} cannot be decoded"
             lines = "\n  " + listed((f"{name}: {why}" for name, why in bad.items()), "\n  ")
-            if self.on_bad_file == "error":
+            if not self.skip:
                 raise UserError(f"{what}; repair or delete them, or type data.on_bad_file=skip:{lines}")
             log_once("%s and are skipped:%s", what, lines)
             self.notes["skipped"] = {"count": len(bad), "files": bad}
         return pictures
 
     def look(self, name: str) -> list[Any] | str:
-        """What a file holds, or why it cannot be decoded.
-
-        That is its size, its time in ns, the digest of its bytes, and of the resized picture the number of pixels and
-        the sums of each channel's values and squares.
-        """
+        """Size, time in ns and digest of a file, with the sums that `moments` needs; or why it cannot be decoded."""
         try:
             now, raw = state(self.root / name), (self.root / name).read_bytes()
             planes = pixels(raw, *self.settings).flatten(1).numpy()
@@ -108,22 +102,17 @@ class ImageFolder(Folders):
         std = np.sqrt((square - mean**2).clip(0))
         return mean.tolist(), np.where(std > 0, std, 1.0).tolist()
 
-    @cached_property
-    def fingerprint(self) -> str:
-        """The sha256 of the names, contents and classes of all samples, and of how they are decoded."""
-        digest = hashlib.sha256(repr(self.settings).encode())
-        for samples in self.splits.values():
-            rows = samples.x.rows.tolist()
-            names, contents = samples.x.names[rows].tolist(), [self.known[row][2] for row in rows]
-            digest.update(repr((names, contents, samples.y.tolist())).encode())
-        return digest.hexdigest()
+    def contents(self, samples: Samples) -> Iterator[Any]:
+        rows = samples.x.rows.tolist()
+        names, digests = samples.x.names[rows].tolist(), [self.known[row][2] for row in rows]
+        yield repr((self.settings, names, digests, samples.y.tolist())).encode()
 
     def name(self, split: str, index: int) -> str:
         """The file of a sample, relative to the root."""
         return shown(self.splits[split].x.name(index))
 
     def workers(self, samples: Samples) -> int:
-        return cores() if self.num_workers == "auto" and not self.cache else super().workers(samples)
+        return super().workers(samples) if self.cache else cores()
 
 
 class Pictures(OnDisk):
@@ -135,18 +124,18 @@ class Pictures(OnDisk):
     cache: Path | None = None
 
     def __init__(self, root: Path, names: list[str], size: tuple[int, int] | None, channels: int, background: str):
+        super().__init__((len(names), channels, *(size or ())))
         self.root, self.names = str(root), np.array([os.fsencode(name) for name in names])
         self.settings = size, channels, background
-        super().__init__((len(names), channels, *(size or ())))
 
     def name(self, index: int) -> str:
         return os.fsdecode(self.names[self.rows[index]])
 
     def read(self, rows: Tensor) -> Tensor:
-        if self.cache is None:
-            files = [os.path.join(self.root, os.fsdecode(name)) for name in self.names[rows.numpy()]]
-            return torch.stack([decode(file, *self.settings) for file in files])
-        return torch.from_numpy(np.memmap(self.cache, np.uint8, "r", shape=self.shape)[rows.numpy()])
+        if self.cache:
+            return torch.from_numpy(np.memmap(self.cache, np.uint8, "r", shape=self.shape)[rows.numpy()])
+        files = [os.path.join(self.root, os.fsdecode(name)) for name in self.names[rows.numpy()]]
+        return torch.stack([decode(file, *self.settings) for file in files])
 
     def write_cache(self, memory: Path, digests: list[str]) -> None:
         """Take them from now on from a file beside the memory; those of other contents are deleted."""
@@ -154,8 +143,7 @@ class Pictures(OnDisk):
         path = memory.with_name(f"{memory.stem}-{key}.u8")
         if not path.exists():
             for old in path.parent.glob(f"*{memory.stem}-*.u8*"):
-                with suppress(OSError):  # Windows keeps what another run reads
-                    old.unlink()
+                old.unlink()
             with replacing(path, synced=True) as part, open(part, "wb") as file:
                 for x in in_turn(lambda index: self[index].numpy(), range(len(self))):
                     file.write(x)

@@ -1,6 +1,5 @@
 """From a picture's file to its pixels: the one way for training and for predictions."""
 
-import os
 from collections.abc import Sequence
 from contextlib import suppress
 from io import BytesIO
@@ -28,21 +27,22 @@ def decode(
     Transparent pixels show the background, a colour's name or #rrggbb. UserError with the reason if it cannot be read.
     """
     try:
-        return pixels(Path(path).read_bytes(), size, channels, background)
+        if not (raw := Path(path).read_bytes()):
+            raise ValueError("it is empty")
+        image, x = Image.open(BytesIO(raw), formats=FORMATS), None
+        if image.format in ("JPEG", "MPO") and image.mode in ("L", "RGB"):  # 1.6 times as fast as by Pillow
+            with suppress(RuntimeError):  # where it fails Pillow has the last word
+                data = torch.frombuffer(bytearray(raw), dtype=torch.uint8)
+                x = decode_jpeg(data, READ[channels], apply_exif_orientation=True)
+        if x is None:
+            flat = np.array(flatten(image, background).convert(MODES[channels]))
+            x = torch.from_numpy(np.atleast_3d(flat)).permute(2, 0, 1)
+        return resized(x[None], size)[0].contiguous()
+    except UnidentifiedImageError:
+        why = "it is no picture of a kind that is known here"
     except Exception as error:  # damaged files have errors of many kinds
-        raise UserError(f"{shown(path)} cannot be decoded: {reason(error)}.") from error
-
-
-def shown(path: str | Path) -> str:
-    """A path as text, also where its bytes are none."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
-
-
-def reason(error: Exception) -> str:
-    """Why a file was not decoded."""
-    if isinstance(error, UnidentifiedImageError):
-        return "it is no picture of a kind that is known here"
-    return getattr(error, "strerror", None) or said(error)
+        why = getattr(error, "strerror", None) or said(error)
+    raise UserError(f"{path} cannot be decoded: {why}.")
 
 
 def resized(x: Tensor, size: Sequence[int] | None) -> Tensor:
@@ -50,21 +50,6 @@ def resized(x: Tensor, size: Sequence[int] | None) -> Tensor:
     if size is None or list(x.shape[2:]) == list(size):
         return x
     return interpolate(x, tuple(size), mode="bilinear", antialias=True)
-
-
-def pixels(raw: bytes, size: tuple[int, int] | None, channels: int, background: str) -> Tensor:
-    """The content of a file as `decode` gives it; raises whatever its decoder raises."""
-    if not raw:
-        raise ValueError("it is empty")
-    image, x = Image.open(BytesIO(raw), formats=FORMATS), None
-    if image.format in ("JPEG", "MPO") and image.mode in ("L", "RGB"):  # by torchvision, 1.6 times as fast as by Pillow
-        data = torch.frombuffer(bytearray(raw), dtype=torch.uint8)
-        with suppress(RuntimeError):  # where it fails Pillow has the last word
-            x = decode_jpeg(data, READ[channels], apply_exif_orientation=True)
-    if x is None:
-        flat = np.array(flatten(image, background).convert(MODES[channels]))
-        x = torch.from_numpy(np.atleast_3d(flat)).permute(2, 0, 1)
-    return resized(x[None], size)[0].contiguous()
 
 
 def flatten(image: Image.Image, background: str) -> Image.Image:

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from leyden import UserError, listed, said
 from leyden.data.datamodule import SPLITS, DataModule
-from leyden.data.decode import shown
 from leyden.files import lock, read_json, replacing
 
 log = logging.getLogger(__name__)
@@ -54,7 +53,7 @@ class Folders(DataModule):
 
     @cached_property
     def classes(self) -> list[str]:
-        names = [shown(name) for name in folders(self.roots["train"])]
+        names = folders(self.roots["train"])
         if len(names) < 2:
             raise UserError(f"{self.roots['train']} needs two or more classes, not {names}; set data.root=<folder>.")
         return names
@@ -67,7 +66,7 @@ class Folders(DataModule):
         """
         listing, index = {}, {name: number for number, name in enumerate(self.classes)}
         for split, root in self.roots.items():
-            every = {os.path.relpath(path, self.root): shown(name) for name, path in walk(root)}
+            every = {os.path.relpath(path, self.root): name for name, path in walk(root)}
             found = {path: name for path, name in every.items() if path.lower().endswith(self.endings)}
             if others := every.keys() - found.keys():
                 log_once("%d files of other kinds in %s are left out: %s", len(others), root, listed(sorted(others)))

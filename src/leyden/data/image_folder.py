@@ -15,7 +15,7 @@ from torch import Tensor
 
 from leyden import UserError, listed, require
 from leyden.data.datamodule import cores
-from leyden.data.decode import ENDINGS, MODES, decode, pixels, reason, shown
+from leyden.data.decode import ENDINGS, MODES, decode
 from leyden.data.folders import Folders, log_once, remembered, state
 from leyden.data.samples import OnDisk, Samples
 from leyden.files import replacing
@@ -59,30 +59,31 @@ class ImageFolder(Folders):
             if new := [name for name in names if name not in known or known[name][:2] != state(self.root / name)]:
                 log_once("looking at %d pictures of %s", len(new), self.root)
                 known |= zip(new, in_turn(self.look, new), strict=True)
-            bad = {shown(name): known[name] for name in names if isinstance(known[name], str)}
+            bad = {name: known[name] for name in names if isinstance(known[name], str)}
             good = [name for name in names if isinstance(known[name], list)]
             pictures, self.known = Pictures(self.root, good, *self.settings), [known[name] for name in good]
             if self.cache and (self.skip or not bad):
                 pictures.write_cache(memory, [content for _, _, content, _ in self.known])
         if bad:
-            what = f"{len(bad)} of {len(names)} pictures in {self.root} cannot be decoded"
-            lines = "\n  " + listed((f"{name}: {why}" for name, why in bad.items()), "\n  ")
+            then = "they are skipped" if self.skip else "repair or delete them, or type data.on_bad_file=skip"
+            lines = listed((f"{name}: {why}" for name, why in bad.items()), "\n  ")
+            what = f"{len(bad)} of {len(names)} pictures in {self.root} cannot be decoded; {then}:\n  {lines}"
             if not self.skip:
-                raise UserError(f"{what}; repair or delete them, or type data.on_bad_file=skip:{lines}")
-            log_once("%s and are skipped:%s", what, lines)
+                raise UserError(what)
+            log_once("%s", what)
             self.notes["skipped"] = {"count": len(bad), "files": bad}
         return pictures
 
     def look(self, name: str) -> list[Any] | str:
-        """Size, time in ns and digest of a file, with the sums that `moments` needs; or why it cannot be decoded."""
+        """State and digest of a file, with the sums that `moments` needs; or why it cannot be decoded."""
+        file = self.root / name
         try:
-            now, raw = state(self.root / name), (self.root / name).read_bytes()
-            planes = pixels(raw, *self.settings).flatten(1).numpy()
-        except Exception as error:  # damaged files have errors of many kinds
-            return reason(error)
+            planes = decode(file, *self.settings).flatten(1).numpy()
+        except UserError as error:
+            return str(error).partition(" cannot be decoded: ")[2].rstrip(".")
         squares = np.multiply(planes, planes, dtype=np.uint16)
         sums = [planes.shape[1], *planes.sum(1).tolist(), *squares.sum(1).tolist()]
-        return [*now, hashlib.blake2b(raw, digest_size=16).hexdigest(), sums]
+        return [*state(file), hashlib.blake2b(file.read_bytes(), digest_size=16).hexdigest(), sums]
 
     def read(self, split: str) -> tuple[Any, Tensor] | None:
         """Raises UserError where a class has no picture left to train on."""
@@ -109,7 +110,7 @@ class ImageFolder(Folders):
 
     def name(self, split: str, index: int) -> str:
         """The file of a sample, relative to the root."""
-        return shown(self.splits[split].x.name(index))
+        return self.splits[split].x.name(index)
 
     def workers(self, samples: Samples) -> int:
         return super().workers(samples) if self.cache else cores()

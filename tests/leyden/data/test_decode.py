@@ -168,5 +168,3 @@ def test_what_is_not_there_is_named(tmp_path):
     for name in ("none.jpg", "link.jpg", "."):
         with pytest.raises(UserError, match=r"cannot be decoded: (No such file|Is a dir)"):
             decode(tmp_path / name)
-    with pytest.raises(UserError, match=r"\\xff.jpg cannot be decoded: No such file"):
-        decode(b"\xff.jpg".decode(errors="surrogateescape"))

@@ -68,7 +68,10 @@ class Arrays(DataModule):
             if not known:
                 log_once("reading all of %s, for mean, std and fingerprint, which are kept", self.path)
                 known["mean"], known["std"] = moments(train.parts())
-                known["digests"] = list(map(file_digest, files))
+                known["digests"] = []
+                for file in files:
+                    with file.open("rb") as content:
+                        known["digests"].append(hashlib.file_digest(content, "sha256").hexdigest())
         return known
 
     def moments(self, train: Samples) -> tuple[list[float], list[float]]:
@@ -141,11 +144,6 @@ class Mapped(OnDisk):
 def are_lengths(steps: np.ndarray, count: int, most: int) -> bool:
     """Whether these are `count` whole numbers from 1 to `most`."""
     return steps.shape == (count,) and bool(np.isin(steps, np.arange(1, most + 1)).all())
-
-
-def file_digest(file: Path) -> str:
-    with file.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def load(path: Path, name: str) -> Any:

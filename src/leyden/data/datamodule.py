@@ -66,8 +66,6 @@ class DataModule(LightningDataModule):
         require(self.fold in (None, *folds), "data.fold", f"null or a whole number from 0 to {folds[-1]}", self.fold)
         for transform in self.augment or ():
             require(isinstance(transform, Transform), "data.augment", "Transforms of leyden.data.augment", transform)
-        for part in (*train, *val):
-            require(callable(part), "data.train_transforms and data.eval_transforms", "of things that are called", part)
 
     def read(self, split: str) -> tuple[Any, Tensor] | None:
         """x, a tensor or a list of sequences, and y of train, val or test; None: val or test is cut from train."""
@@ -130,8 +128,8 @@ class DataModule(LightningDataModule):
             some = stratified_order(train.y, 0)[:FEW]
             try:
                 x, _, _ = Samples(x[some], train.y[some], transforms).__getitems__(list(range(len(some))))
-            except RuntimeError as error:
-                raise UserError(f"The transforms of data leave samples that make no batch: {said(error)}.") from error
+            except (RuntimeError, TypeError) as error:
+                raise UserError(f"The transforms of data give samples that make no batch: {said(error)}.") from error
         mean, std = self.moments(train) if x is train.x else moments([x])
         if train.lengths is not None:
             return {"kind": "sequence", "shape": [None, len(mean)], "mean": mean, "std": std}
@@ -168,7 +166,8 @@ class DataModule(LightningDataModule):
             draw = partial(exact.bucketed, samples.lengths, self.batch_size * world, self.seed)
         order = exact.Order(len(samples), rank, world, draw if shuffle else None)
         drop_last = len(order) > self.batch_size if self.drop_last == "auto" else self.drop_last
-        workers = self.workers(samples) if self.num_workers == "auto" else int(self.num_workers)
+        slow = samples.transforms or getattr(samples.x, "slow", False)  # of data in memory workers only cost
+        workers = (cores() if slow else 0) if self.num_workers == "auto" else int(self.num_workers)
         cuda = trainer and trainer.strategy.root_device.type == "cuda"
         return DataLoader(
             samples,
@@ -182,10 +181,6 @@ class DataModule(LightningDataModule):
             persistent_workers=workers > 0,
             pin_memory=bool(cuda if self.pin_memory == "auto" else self.pin_memory),
         )
-
-    def workers(self, samples: Samples) -> int:
-        """Loader processes, where they are not set: none for data in memory."""
-        return cores() if samples.transforms else 0
 
     def train_dataloader(self) -> DataLoader | list:
         return self.loader("train", shuffle=True)

@@ -53,10 +53,7 @@ class Folders(DataModule):
 
     @cached_property
     def classes(self) -> list[str]:
-        names = folders(self.roots["train"])
-        if len(names) < 2:
-            raise UserError(f"{self.roots['train']} needs two or more classes, not {names}; set data.root=<folder>.")
-        return names
+        return folders(self.roots["train"])
 
     @cached_property
     def listing(self) -> dict[str, tuple[list[str], list[int]]]:
@@ -82,13 +79,9 @@ class Folders(DataModule):
 
 def walk(root: Path) -> Iterator[tuple[str, str]]:
     """The files below each folder, with its name. Links are followed, but none to a folder that was entered before."""
-
-    def stop(error: OSError) -> None:
-        raise UserError(f"{error.filename} cannot be read ({error.strerror}).")
-
     for name in folders(root):
         entered = {str(root.resolve()), *map(str, root.resolve().parents)}
-        for folder, inner, files in os.walk(root / name, followlinks=True, onerror=stop):
+        for folder, inner, files in os.walk(root / name, followlinks=True):
             real = os.path.realpath(folder)
             inner[:] = [part for part in inner if part[0] != "." and real not in entered]
             yield from ((name, os.path.join(folder, file)) for file in files if file[0] != "." and real not in entered)

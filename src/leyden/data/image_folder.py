@@ -86,14 +86,10 @@ class ImageFolder(Folders):
         return [*state(file), hashlib.blake2b(file.read_bytes(), digest_size=16).hexdigest(), sums]
 
     def read(self, split: str) -> tuple[Any, Tensor] | None:
-        """Raises UserError where a class has no picture left to train on."""
         if split not in self.roots:
             return None
         rows = {os.fsdecode(name): row for row, name in enumerate(self.pictures.names)}
         found = [(rows[name], label) for name, label in zip(*self.listing[split], strict=True) if name in rows]
-        if split == "train" and (lost := set(range(len(self.classes))) - {label for _, label in found}):
-            names = listed(self.classes[n] for n in sorted(lost))
-            raise UserError(f"No picture of the classes {names} can be decoded.")
         row, y = torch.tensor(found, dtype=torch.int64).view(-1, 2).unbind(1)
         return self.pictures[row], y
 
@@ -108,13 +104,6 @@ class ImageFolder(Folders):
         names, digests = samples.x.names[rows].tolist(), [self.known[row][2] for row in rows]
         yield repr((self.settings, names, digests, samples.y.tolist())).encode()
 
-    def name(self, split: str, index: int) -> str:
-        """The file of a sample, relative to the root."""
-        return self.splits[split].x.name(index)
-
-    def workers(self, samples: Samples) -> int:
-        return super().workers(samples) if self.cache else cores()
-
 
 class Pictures(OnDisk):
     """N x C x H x W of uint8 on disk: files that are decoded when they are asked for, or `cache`, all of them decoded.
@@ -123,6 +112,7 @@ class Pictures(OnDisk):
     """
 
     cache: Path | None = None
+    slow = True
 
     def __init__(self, root: Path, names: list[str], size: tuple[int, int] | None, channels: int, background: str):
         super().__init__((len(names), channels, *(size or ())))
@@ -130,6 +120,7 @@ class Pictures(OnDisk):
         self.settings = size, channels, background
 
     def name(self, index: int) -> str:
+        """The file of a sample, relative to the root."""
         return os.fsdecode(self.names[self.rows[index]])
 
     def read(self, rows: Tensor) -> Tensor:
@@ -148,7 +139,7 @@ class Pictures(OnDisk):
             with replacing(path, synced=True) as part, open(part, "wb") as file:
                 for x in in_turn(lambda index: self[index].numpy(), range(len(self))):
                     file.write(x)
-        self.cache = path
+        self.cache, self.slow = path, False
 
 
 def in_turn(function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:

@@ -64,7 +64,8 @@ class Table(DataModule):
         y = self.targets(cells.pop(self.target))
         train = self.cut(y, val=True, test=True)["train"].tolist()
         self.columns = [self.column(name, cells[name], train) for name in cells if name not in self.ignore]
-        return torch.tensor([codes(column, cells[column["name"]]) for column in self.columns]).T.contiguous(), y
+        x = [codes(column, cells[column["name"]]) for column in self.columns]
+        return torch.tensor(list(zip(*x, strict=True))), y
 
     def targets(self, texts: list[str]) -> Tensor:
         """Places in `classes`, or numbers: float32, or float64 where they need it."""

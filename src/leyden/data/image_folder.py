@@ -4,7 +4,6 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -50,29 +49,33 @@ class ImageFolder(Folders):
         ImageColor.getrgb(background)  # ValueError for what is no colour
         self.settings: Any = (tuple(sides) if sides else None), channels, background
         self.skip, self.cache, self.data_dir = on_bad_file == "skip", cache, Path(data_dir)
+        self.known, self.bad = dict[str, Any](), dict[str, str]()
 
-    @cached_property
-    def pictures(self) -> "Pictures":
-        """Those that can be decoded, after a look at the files that are new; UserError if others are not skipped."""
-        names = [name for found, _ in self.listing.values() for name in found]
-        with remembered(self.data_dir, "image_folder", os.path.realpath(self.root), *self.settings) as (memory, known):
+    def read(self, split: str) -> tuple["Pictures", Tensor] | None:
+        """The pictures that can be decoded, after a look at new files; UserError if others are not to be skipped."""
+        if split not in self.roots:
+            return None
+        (names, labels), root = self.listing[split], self.roots[split]
+        with remembered(self.data_dir, "image_folder", os.path.realpath(root), *self.settings) as (memory, known):
             if new := [name for name in names if name not in known or known[name][:2] != state(self.root / name)]:
-                log_once("looking at %d pictures of %s", len(new), self.root)
+                log_once("looking at %d pictures of %s", len(new), root)
                 known |= zip(new, in_turn(self.look, new), strict=True)
+            good = [row for row, name in enumerate(names) if isinstance(known[name], list)]
             bad = {name: known[name] for name in names if isinstance(known[name], str)}
-            good = [name for name in names if isinstance(known[name], list)]
-            pictures, self.known = Pictures(self.root, good, *self.settings), [known[name] for name in good]
+            pictures = Pictures(self.root, [names[row] for row in good], *self.settings)
             if self.cache and (self.skip or not bad):
-                pictures.write_cache(memory, [content for _, _, content, _ in self.known])
+                pictures.write_cache(memory, [known[names[row]][2] for row in good])
         if bad:
             then = "they are skipped" if self.skip else "repair or delete them, or type data.on_bad_file=skip"
             lines = listed((f"{name}: {why}" for name, why in bad.items()), "\n  ")
-            what = f"{len(bad)} of {len(names)} pictures in {self.root} cannot be decoded; {then}:\n  {lines}"
+            what = f"{len(bad)} of {len(names)} pictures in {root} cannot be decoded; {then}:\n  {lines}"
             if not self.skip:
                 raise UserError(what)
             log_once("%s", what)
-            self.notes["skipped"] = {"count": len(bad), "files": bad}
-        return pictures
+            self.bad |= bad
+            self.notes["skipped"] = {"count": len(self.bad), "files": self.bad}
+        self.known |= known
+        return pictures, torch.tensor(labels)[good]
 
     def look(self, name: str) -> list[Any] | str:
         """State and digest of a file, with the sums that `moments` needs; or why it cannot be decoded."""
@@ -85,24 +88,15 @@ class ImageFolder(Folders):
         sums = [planes.shape[1], *planes.sum(1).tolist(), *squares.sum(1).tolist()]
         return [*state(file), hashlib.blake2b(file.read_bytes(), digest_size=16).hexdigest(), sums]
 
-    def read(self, split: str) -> tuple[Any, Tensor] | None:
-        if split not in self.roots:
-            return None
-        rows = {os.fsdecode(name): row for row, name in enumerate(self.pictures.names)}
-        found = [(rows[name], label) for name, label in zip(*self.listing[split], strict=True) if name in rows]
-        row, y = torch.tensor(found, dtype=torch.int64).view(-1, 2).unbind(1)
-        return self.pictures[row], y
-
     def moments(self, train: Samples) -> tuple[list[float], list[float]]:
-        count, *sums = np.array([self.known[row][3] for row in train.x.rows.tolist()]).sum(0).tolist()
+        count, *sums = np.array([self.known[name][3] for name in train.x.files(train.x.rows)]).sum(0).tolist()
         mean, square = np.array(sums).reshape(2, -1) / count / [[255], [255**2]]
         std = np.sqrt((square - mean**2).clip(0))
         return mean.tolist(), np.where(std > 0, std, 1.0).tolist()
 
     def contents(self, samples: Samples) -> Iterator[Any]:
-        rows = samples.x.rows.tolist()
-        names, digests = samples.x.names[rows].tolist(), [self.known[row][2] for row in rows]
-        yield repr((self.settings, names, digests, samples.y.tolist())).encode()
+        names = samples.x.files(samples.x.rows)
+        yield repr((self.settings, names, [self.known[name][2] for name in names], samples.y.tolist())).encode()
 
 
 class Pictures(OnDisk):
@@ -119,15 +113,14 @@ class Pictures(OnDisk):
         self.root, self.names = str(root), np.array([os.fsencode(name) for name in names])
         self.settings = size, channels, background
 
-    def name(self, index: int) -> str:
-        """The file of a sample, relative to the root."""
-        return os.fsdecode(self.names[self.rows[index]])
+    def files(self, rows: Tensor) -> list[str]:
+        """Of pictures, relative to the root."""
+        return [os.fsdecode(name) for name in self.names[rows.numpy()]]
 
     def read(self, rows: Tensor) -> Tensor:
         if self.cache:
             return torch.from_numpy(np.memmap(self.cache, np.uint8, "r", shape=self.shape)[rows.numpy()])
-        files = [os.path.join(self.root, os.fsdecode(name)) for name in self.names[rows.numpy()]]
-        return torch.stack([decode(file, *self.settings) for file in files])
+        return torch.stack([decode(os.path.join(self.root, file), *self.settings) for file in self.files(rows)])
 
     def write_cache(self, memory: Path, digests: list[str]) -> None:
         """Take them from now on from a file beside the memory; those of other contents are deleted."""

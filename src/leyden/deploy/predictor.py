@@ -60,7 +60,8 @@ def of_split(split: str, data: DataModule) -> Iterator[dict[str, Any]]:
     """The batches of a split of the run's data, for a Predictor."""
     source = data.splits[split].x
     for x, y, keys in data.loader(split):
-        names = [source.name(key) if isinstance(source, Pictures) else f"{split}[{key}]" for key in keys.tolist()]
+        pictures = isinstance(source, Pictures)
+        names = source.files(source.rows[keys]) if pictures else [f"{split}[{key}]" for key in keys.tolist()]
         yield {"names": names, "x": x if isinstance(x, tuple) else (x,), "y": y, "errors": [None] * len(y)}
 
 

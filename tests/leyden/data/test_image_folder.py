@@ -61,7 +61,8 @@ def everything(found, split="train"):
 
 
 def names(found, split="train"):
-    return [found.splits[split].x.name(index) for index in range(len(found.splits[split]))]
+    pictures = found.splits[split].x
+    return pictures.files(pictures.rows)
 
 
 # what is read

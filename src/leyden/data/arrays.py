@@ -28,7 +28,7 @@ class Arrays(DataModule):
         super().__init__(**loader)
         self.path, self.layout, self.data_dir = Path(path).expanduser(), layout, Path(data_dir)
         there = self.path.is_dir() or (self.path.is_file() and self.path.suffix == ".npz")
-        require(there, "data.path", "a folder with x.npy and y.npy, or a .npz file of x and y", path)
+        require(there, "data.path", "a folder with x.npy and y.npy, or a .npz file", path)
         require(layout in ("auto", *LAYOUTS), "data.layout", f"auto or one of {', '.join(LAYOUTS)}", layout)
 
     def read(self, split: str) -> tuple["Mapped", Tensor] | None:
@@ -37,64 +37,58 @@ class Arrays(DataModule):
         if values is None and split != "train":
             return None
         if values is None or y is None:
-            raise UserError(f"{self.path} must hold {prefix}x and {prefix}y, as .npy files or in a .npz file.")
+            raise UserError(f"{self.path} must hold {prefix}x and {prefix}y.")
         x = Mapped(self.path, f"{prefix}x", values, self.layout, lengths)
         log_once("%s of %s: %s of %s, as %s", x.name, self.path, values.dtype, list(values.shape), x.layout)
-        return x, self.targets(f"{prefix}y", y)
+        return x, self.targets(f"{prefix}y of {self.path}", y)
 
-    def targets(self, name: str, y: np.ndarray) -> Tensor:
-        """Floats, for regression, or the place in `classes` of whole numbers and texts."""
+    def targets(self, what: str, y: np.ndarray) -> Tensor:
+        """Floats, or the places in `classes` of whole numbers and texts."""
         y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
         if y.dtype.kind == "f" and y.ndim in (1, 2) and np.isfinite(y).all():
-            exact = torch.from_numpy(y.astype(np.float64))
-            close = len(exact) > 1 and exact.abs().max() > 2**16 * exact.std()  # float32 would round too much
-            return exact if close else exact.float()
+            close = len(y) > 1 and abs(y).max() > 2**16 * y.std()  # float32 would round too much
+            return torch.from_numpy(y.astype(np.float64 if close else np.float32))
         if y.dtype.kind not in "biuUS" or y.ndim != 1:
-            what = f"{y.dtype} of {list(y.shape)}"
-            raise UserError(f"{name} of {self.path} must hold N whole numbers, texts or finite floats; got {what}.")
+            got = f"{y.dtype} of {list(y.shape)}"
+            raise UserError(f"{what} must hold N whole numbers, texts or finite floats; got {got}.")
         values, places = np.unique(y, return_inverse=True)
         names = values.astype(str).tolist()
         self.classes = self.classes or sorted(names, key=natural)
         if strange := sorted(set(names).difference(self.classes)):
-            raise UserError(f"{name} of {self.path} has the classes {strange} that train does not have.")
+            raise UserError(f"{what} has the classes {strange} that train does not have.")
         return torch.tensor([self.classes.index(name) for name in names])[torch.from_numpy(places)]
 
     @cached_property
     def known(self) -> dict[str, Any]:
-        """The `digests` of the files, and `mean` and `std` of the training samples, kept in <data_dir>/arrays."""
+        """What a pass over the files finds, kept in <data_dir>/arrays: digests, and mean and std of train."""
         files = [file for file in sorted(self.path.glob("*.npy")) if file.stem.split("_")[-1] in NAMES] or [self.path]
-        states = [(file.name, *state(file)) for file in files]
-        train = self.splits["train"].x
-        rows = hashlib.sha256(train.rows.numpy().data).hexdigest()
-        with remembered(self.data_dir, "arrays", os.path.realpath(self.path), states, self.layout, rows) as (_, known):
+        train, states = self.splits["train"].x, [(file.name, *state(file)) for file in files]
+        key = os.path.realpath(self.path), states, self.layout, hashlib.sha256(train.rows.numpy()).hexdigest()
+        with remembered(self.data_dir, "arrays", *key) as (_, known):
             if not known:
                 log_once("reading all of %s, for mean, std and fingerprint, which are kept", self.path)
-                mean, std = moments(train.parts())
-                known |= {"mean": mean, "std": std, "digests": list(map(file_digest, files))}
+                known["mean"], known["std"] = moments(train.parts())
+                known["digests"] = []
+                for file in files:
+                    with file.open("rb") as content:
+                        known["digests"].append(hashlib.file_digest(content, "sha256").hexdigest())
         return known
 
     def moments(self, train: Samples) -> tuple[list[float], list[float]]:
         mean, std = self.known["mean"], self.known["std"]
         if any(abs(middle) > 2**16 * apart for middle, apart in zip(mean, std, strict=True)):
-            log_once("x of %s has a mean far above its std: float32 rounds it; subtract the mean first", self.path)
+            log_once("x of %s: float32 rounds a mean far above the std; subtract the mean first", self.path)
         return mean, std
 
-    @cached_property
-    def fingerprint(self) -> str:
-        """The sha256 of the files' digests and of the rows of each split."""
-        digest = hashlib.sha256(repr(self.known["digests"]).encode())
-        for samples in self.splits.values():
-            digest.update(samples.x.rows.numpy().data)
-        return digest.hexdigest()
+    def contents(self, samples: Samples) -> Iterator[Any]:
+        yield repr(self.known["digests"]).encode()
+        yield samples.x.rows.numpy()
 
 
 class Mapped(OnDisk):
-    """An array of a file, which is mapped into memory; what was read long ago does not stay there.
+    """An array of a file, mapped into memory: pictures as C x H x W of uint8 or float32, all else as float32.
 
-    Pictures are given as C x H x W; all but their uint8 is given as float32. Sequences have `lengths`, N.
-
-    Raises:
-        UserError: it holds no numbers, or its shape or the lengths do not fit the layout.
+    Sequences have `lengths`, N. Raises UserError for what is no number, or does not fit the layout.
     """
 
     steps: Tensor | None = None  # of each sequence of the file
@@ -142,20 +136,14 @@ class Mapped(OnDisk):
             if self.steps is not None:
                 part = part[torch.arange(self.shape[1]) < self.steps[rows, None]]
                 rows = rows.repeat_interleave(self.steps[rows])  # of each step
-            if not (finite := part.flatten(1).isfinite().all(1)).all():
-                where = f"sample {rows[finite.int().argmin()]}"
-                raise UserError(f"{self.name} of {self.path} holds NaN or infinity in {where}; leave it out.")
+            if len(bad := rows[~part.flatten(1).isfinite().all(1)]):
+                raise UserError(f"{self.name} of {self.path} holds NaN or infinity in sample {bad[0]}; leave it out.")
             yield part
 
 
 def are_lengths(steps: np.ndarray, count: int, most: int) -> bool:
-    """Whether these are the steps of `count` sequences: whole numbers from 1 to `most`."""
+    """Whether these are `count` whole numbers from 1 to `most`."""
     return steps.shape == (count,) and bool(np.isin(steps, np.arange(1, most + 1)).all())
-
-
-def file_digest(file: Path) -> str:
-    with file.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def load(path: Path, name: str) -> Any:

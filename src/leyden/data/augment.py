@@ -29,7 +29,7 @@ def between(u: Tensor, low: float, high: float) -> Tensor:
 
 
 def within(key: str, value: Any, low: float, high: float, count: int = 1) -> Any:
-    """The value of a setting: one number, or a list of `count`, from low to high; UserError for any other."""
+    """A number, or a list of `count`, from low to high; UserError for any other value."""
     numbers = value if count > 1 and isinstance(value, Sequence) else [value]
     good = len(numbers) == count and all(type(n) in (int, float) and low <= n <= high for n in numbers)
     require(good, key, f"{'a number' if count == 1 else f'a list of {count} numbers'} from {low:g} to {high:g}", value)
@@ -37,7 +37,7 @@ def within(key: str, value: Any, low: float, high: float, count: int = 1) -> Any
 
 
 def whole(key: str, value: Any, low: int) -> Any:
-    """The value of a setting, a whole number; UserError for any other."""
+    """A whole number from low up; UserError for any other value."""
     require(type(value) is int and value >= low, key, f"a whole number from {low} up", value)
     return value
 
@@ -60,19 +60,19 @@ class Transform:
     """One augmentation of a batch."""
 
     def __call__(self, x: Tensor, u: Tensor) -> Tensor:
-        """The batch x (B, C, H, W) changed as u, uniform numbers (B, 5), say; no value is read from the device."""
+        """The batch x (B, C, H, W) changed as u (B, 5), uniform numbers, say; no value is read from the device."""
         raise NotImplementedError
 
 
 def augment(transforms: Sequence[Transform], x: Tensor, index: Tensor, seed: int, epoch: int) -> Tensor:
-    """The batch x (B, C, H, W) after the transforms in their order; index (B,) are the numbers of its samples."""
+    """The batch x (B, C, H, W) after the transforms; index (B,) are the numbers of its samples."""
     for stream, transform in enumerate(transforms):
         x = transform(x, draws(seed, epoch, index, stream, 5))
     return x
 
 
 class HorizontalFlip(Transform):
-    """Mirror left to right with probability p. Any dtype."""
+    """Mirror left to right with probability p."""
 
     def __init__(self, p: float = 0.5):
         self.p = within("HorizontalFlip.p", p, 0, 1)
@@ -82,7 +82,7 @@ class HorizontalFlip(Transform):
 
 
 class ShiftCrop(Transform):
-    """Pad by pixels of zeros on each side and crop back to size at a random place. Any dtype."""
+    """Pad by pixels of zeros on each side and crop back to size at a random place."""
 
     def __init__(self, pixels: int = 4):
         self.pixels = whole("ShiftCrop.pixels", pixels, 0)
@@ -140,7 +140,7 @@ class Affine(Transform):
 
 
 class Erasing(Transform):
-    """Fill, with probability p, a random part of the picture, `scale` of its area, with zeros (Zhong et al. 2017)."""
+    """Fill, with probability p, a random part, `scale` of the area, with zeros (Zhong et al. 2017)."""
 
     ratio = 0.3, 3.3
 
@@ -152,7 +152,7 @@ class Erasing(Transform):
         top, left, height, width = (p[:, None, None, None] for p in part)
         row = torch.arange(x.shape[2], device=x.device)[:, None] - top
         column = torch.arange(x.shape[3], device=x.device) - left
-        inside = (row >= 0) & (row < height) & ((column >= 0) & (column < width))
+        inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
         return x.masked_fill(inside & (u[:, 4] < self.p)[:, None, None, None], 0)
 
 
@@ -164,7 +164,7 @@ class BrightnessContrast(Transform):
         self.contrast = within("BrightnessContrast.contrast", contrast, 0, 1)
 
     def __call__(self, x: Tensor, u: Tensor) -> Tensor:
-        brightness, contrast, *_ = between(u, -1, 1)[:, :, None, None, None].unbind(1)
+        brightness, contrast = between(u[:, :2, None, None, None], -1, 1).unbind(1)
         bright = (x * (1 + brightness * self.brightness)).clamp(0, 1)
         grey = bright.mean((2, 3), keepdim=True)  # of each channel
         if x.shape[1] == 3:  # the eye's weights of red, green and blue (ITU-R BT.601)

@@ -1,6 +1,5 @@
 """From a picture's file to its pixels: the one way for training and for predictions."""
 
-import os
 from collections.abc import Sequence
 from contextlib import suppress
 from io import BytesIO
@@ -17,37 +16,33 @@ from leyden import UserError, said
 
 ENDINGS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")  # in any case
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")  # Pillow knows some that start other programs
-VERSION = 1  # of the pixels that come out; a cache keeps those of one version
-MODES = {1: "L", 3: "RGB"}
-READ = {1: ImageReadMode.GRAY, 3: ImageReadMode.RGB}
+MODES, READ = {1: "L", 3: "RGB"}, {1: ImageReadMode.GRAY, 3: ImageReadMode.RGB}
 
 
 def decode(
     path: str | Path, size: tuple[int, int] | None = None, channels: int = 3, background: str = "white"
 ) -> Tensor:
-    """The picture as uint8 of channels x H x W, turned as its EXIF says, and resized (antialiased) to size, (H, W).
+    """The picture, or its first frame, as uint8 of channels x H x W: upright, resized to size, (H, W), antialiased.
 
-    Transparent pixels show the background, a colour's name or #rrggbb. Of an animation it is the first frame.
-
-    Raises:
-        UserError: the file cannot be read or decoded; it is named, with the reason.
+    Transparent pixels show the background, a colour's name or #rrggbb. UserError with the reason if it cannot be read.
     """
     try:
-        return pixels(Path(path).read_bytes(), size, channels, background)
+        if not (raw := Path(path).read_bytes()):
+            raise ValueError("it is empty")
+        image, x = Image.open(BytesIO(raw), formats=FORMATS), None
+        if image.format in ("JPEG", "MPO") and image.mode in ("L", "RGB"):  # 1.6 times as fast as by Pillow
+            with suppress(RuntimeError):  # where it fails Pillow has the last word
+                data = torch.frombuffer(bytearray(raw), dtype=torch.uint8)
+                x = decode_jpeg(data, READ[channels], apply_exif_orientation=True)
+        if x is None:
+            flat = np.array(flatten(image, background).convert(MODES[channels]))
+            x = torch.from_numpy(np.atleast_3d(flat)).permute(2, 0, 1)
+        return resized(x[None], size)[0].contiguous()
+    except UnidentifiedImageError:
+        why = "it is no picture of a kind that is known here"
     except Exception as error:  # damaged files have errors of many kinds
-        raise UserError(f"{shown(path)} cannot be decoded: {reason(error)}.") from error
-
-
-def shown(path: str | Path) -> str:
-    """A path that can be written anywhere, also where its bytes are no text."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
-
-
-def reason(error: Exception) -> str:
-    """Why a file was not decoded, in a few words."""
-    if isinstance(error, UnidentifiedImageError):
-        return "it is no picture of a kind that is known here"
-    return getattr(error, "strerror", None) or said(error)
+        why = getattr(error, "strerror", None) or said(error)
+    raise UserError(f"{path} cannot be decoded: {why}.")
 
 
 def resized(x: Tensor, size: Sequence[int] | None) -> Tensor:
@@ -57,28 +52,11 @@ def resized(x: Tensor, size: Sequence[int] | None) -> Tensor:
     return interpolate(x, tuple(size), mode="bilinear", antialias=True)
 
 
-def pixels(raw: bytes, size: tuple[int, int] | None, channels: int, background: str) -> Tensor:
-    """The content of a file as `decode` gives it; raises whatever its decoder raises."""
-    if not raw:
-        raise ValueError("it is empty")
-    image, x = Image.open(BytesIO(raw), formats=FORMATS), None
-    if image.format in ("JPEG", "MPO") and image.mode in ("L", "RGB"):  # by torchvision, 1.6 times as fast as by Pillow
-        data = torch.frombuffer(bytearray(raw), dtype=torch.uint8)  # a copy: torch takes only what it may write
-        with suppress(RuntimeError):  # where it fails Pillow has the last word
-            x = decode_jpeg(data, READ[channels], apply_exif_orientation=True)
-    if x is None:
-        flat = flatten(image, background).convert(MODES[channels])
-        x = torch.from_numpy(np.array(flat)).view(flat.height, flat.width, channels).permute(2, 0, 1)
-    return resized(x[None], size)[0].contiguous()
-
-
 def flatten(image: Image.Image, background: str) -> Image.Image:
-    """In 8 bits, upright, without transparency. Raises ValueError for depths and inks of which the white is unknown."""
+    """In 8 bits, upright, without transparency; ValueError where the white is unknown."""
     image.load()
     if image.mode == "F" or (image.mode == "I" and image.format != "PNG"):  # of which Pillow 10 makes I from 16 bits
-        raise ValueError("nobody knows the white of its grey values, signed or of 32 bits; save it with 8 or 16")
-    if image.mode == "CMYK" and image.format == "JPEG" and "adobe" not in image.info:
-        raise ValueError("its inks may be stored inverted, as Adobe's marker is missing; save it in RGB")
+        raise ValueError("nobody knows the white of its grey values of 32 bits; save it with 8 or 16")
     image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I"):
         return Image.fromarray(((np.asarray(image).astype(np.uint32) * 255 + 32767) // 65535).astype(np.uint8))

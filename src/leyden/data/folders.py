@@ -18,7 +18,6 @@ from torch import Tensor
 
 from leyden import UserError, listed, said
 from leyden.data.datamodule import SPLITS, DataModule
-from leyden.data.decode import shown
 from leyden.files import lock, read_json, replacing
 
 log = logging.getLogger(__name__)
@@ -44,62 +43,53 @@ class Folders(DataModule):
     def roots(self) -> dict[str, Path]:
         """The folder of each split that has one; a `train` without folders in it is a class."""
         if not self.root.is_dir():
-            raise UserError(f"The folder {shown(self.root)} does not exist; set data.root=<folder>.")
+            raise UserError(f"The folder {self.root} does not exist; set data.root=<folder>.")
         own = {split: self.root / split for split in SPLITS if (self.root / split).is_dir()}
         if "train" not in own or not folders(own["train"]):
             return {"train": self.root}
-        if beside := [name for name in folders(self.root) if name not in SPLITS]:
-            log_once("the folders %s beside train are none of train, val and test; they are left out", beside)
+        if beside := set(folders(self.root)) - set(SPLITS):
+            log_once("%s: the folders beside train, val and test are left out: %s", self.root, listed(beside))
         return own
 
     @cached_property
     def classes(self) -> list[str]:
-        root = self.roots["train"]
-        names = [shown(name) for name in folders(root)]
-        if len(names) < 2:
-            raise UserError(f"{shown(root)} needs two or more classes, not {names}; set data.root=<folder>.")
-        return names
+        return folders(self.roots["train"])
 
     @cached_property
     def listing(self) -> dict[str, tuple[list[str], list[int]]]:
-        """The files of each split, relative to the root, '2' before '10', and the index of the class of each."""
-        return {split: self.files(split) for split in self.roots}
+        """The files of each split, relative to the root, '2' before '10', and the index of the class of each.
 
-    def files(self, split: str) -> tuple[list[str], list[int]]:
-        """Raises UserError for a class that train does not have, or one that has no file to train on."""
-        root = self.roots[split]
-        every = {os.path.relpath(path, self.root): shown(name) for name in folders(root) for path in walk(root / name)}
-        found = {path: name for path, name in every.items() if path.lower().endswith(self.endings)}
-        if others := [shown(path) for path in every if path not in found]:
-            log_once("%d files of other kinds in %s are left out: %s", len(others), shown(root), listed(others))
-        there = set(found.values())
-        if strange := sorted(there.difference(self.classes)):
-            raise UserError(f"{shown(root)} has the classes {listed(strange)} that train does not have.")
-        if (empty := sorted(set(self.classes) - there)) and (split == "train" or not there):
-            names = listed(empty)
-            raise UserError(f"{shown(root)} has no {self.what} of the classes {names}; add some, or delete the folder.")
-        paths, index = sorted(found, key=natural), {name: number for number, name in enumerate(self.classes)}
-        return paths, [index[found[path]] for path in paths]
-
-
-def walk(root: Path) -> Iterator[str]:
-    """The files below a folder. Links are followed, but none to a folder that was entered before."""
-    entered = set(map(str, [root.parent.resolve(), *root.parent.resolve().parents]))
-
-    def stop(error: OSError) -> None:
-        raise UserError(f"{shown(error.filename)} cannot be read ({error.strerror}).") from error
-
-    for folder, inner, names in os.walk(root, followlinks=True, onerror=stop):
-        if (real := os.path.realpath(folder)) in entered:
-            inner.clear()
-            continue
-        entered.add(real)
-        inner[:] = [name for name in inner if not name.startswith(".")]
-        yield from (os.path.join(folder, name) for name in names if not name.startswith("."))
+        Raises UserError for a class that train does not have, or one that has no file to train on.
+        """
+        listing, index = {}, {name: number for number, name in enumerate(self.classes)}
+        for split, root in self.roots.items():
+            every = {os.path.relpath(path, self.root): name for name, path in walk(root)}
+            found = {path: name for path, name in every.items() if path.lower().endswith(self.endings)}
+            if others := every.keys() - found.keys():
+                log_once("%d files of other kinds in %s are left out: %s", len(others), root, listed(sorted(others)))
+            there = set(found.values())
+            if strange := sorted(there - index.keys()):
+                raise UserError(f"{root} has the classes {listed(strange)} that train does not have.")
+            if (empty := sorted(index.keys() - there)) and (split == "train" or not there):
+                raise UserError(f"{root} has no {self.what} of the classes {listed(empty)}; add some, or delete it.")
+            paths = sorted(found, key=natural)
+            listing[split] = paths, [index[found[path]] for path in paths]
+        return listing
 
 
-def folders(root: str | Path) -> list[str]:
-    return sorted((path.name for path in Path(root).iterdir() if path.is_dir() and path.name[0] != "."), key=natural)
+def walk(root: Path) -> Iterator[tuple[str, str]]:
+    """The files below each folder, with its name. Links are followed, but none to a folder that was entered before."""
+    for name in folders(root):
+        entered = {str(root.resolve()), *map(str, root.resolve().parents)}
+        for folder, inner, files in os.walk(root / name, followlinks=True):
+            real = os.path.realpath(folder)
+            inner[:] = [part for part in inner if part[0] != "." and real not in entered]
+            yield from ((name, os.path.join(folder, file)) for file in files if file[0] != "." and real not in entered)
+            entered.add(real)
+
+
+def folders(root: Path) -> list[str]:
+    return sorted((path.name for path in root.iterdir() if path.is_dir() and path.name[0] != "."), key=natural)
 
 
 def natural(name: str) -> tuple[str, str]:
@@ -108,9 +98,8 @@ def natural(name: str) -> tuple[str, str]:
 
 
 def installed(package: str, name: str) -> Path:
-    """A data file of an installed package, which is not imported. Raises UserError where it is not installed."""
-    if not (spec := find_spec(package)) or not spec.origin:
-        raise UserError(f"The package {package} must be installed, as its file {name} is the data.")
+    """A data file of an installed package, which is not imported."""
+    spec: Any = find_spec(package)
     return Path(spec.origin).parent / name
 
 
@@ -121,15 +110,14 @@ def log_once(*line: Any) -> None:
 
 
 def state(path: Path) -> list[int]:
-    """Size and time of change in ns; nothing of a file that is gone, or of a link that leads nowhere."""
+    """Size and time of change in ns; nothing of a file that is not there."""
     return [path.stat().st_size, path.stat().st_mtime_ns] if path.exists() else []
 
 
 @contextmanager
 def remembered(data_dir: Path, kind: str, *key: Any) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """The file in <data_dir>/<kind> of a key, which is locked, and its content, which is written if it is changed."""
-    digest = hashlib.blake2b(repr(key).encode("utf-8", "backslashreplace"), digest_size=8)
-    memory = data_dir / kind / f"{digest.hexdigest()}.json"
+    """The file in <data_dir>/<kind> of a key, locked, and its content, which is written if it is changed."""
+    memory = data_dir / kind / f"{hashlib.blake2b(repr(key).encode(), digest_size=8).hexdigest()}.json"
     try:
         memory.parent.mkdir(parents=True, exist_ok=True)
         with lock(memory.with_suffix(".lock")):
@@ -140,8 +128,7 @@ def remembered(data_dir: Path, kind: str, *key: Any) -> Iterator[tuple[Path, dic
                 with replacing(memory) as part:
                     part.write_text(json.dumps(known))
     except OSError as error:
-        why = error.strerror or error
-        raise UserError(f"{memory.parent} cannot be written ({why}); set data_dir=<folder>.") from error
+        raise UserError(f"{memory.parent} cannot be written ({said(error)}); set data_dir=<folder>.") from error
 
 
 class SequenceFolder(Folders):
@@ -164,23 +151,20 @@ class SequenceFolder(Folders):
 def load(path: Path) -> Tensor:
     """A sequence as float of T x F; a first line of a .csv file without any number is a header.
 
-    Raises:
-        UserError: it cannot be read, or is of another shape, without steps, or with a value that is not finite.
+    Raises UserError for a file that cannot be read, of another shape, without steps, or with NaN or infinity.
     """
     try:
         if path.suffix.lower() == ".csv":
             lines = [line for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
-            lines = lines if not lines or NUMBER.search(lines[0]) else lines[1:]
-            values = np.empty((0, 1))
-            if lines:
-                values = np.loadtxt(lines, delimiter=",", quotechar='"', comments=None, ndmin=2)
+            lines = lines[lines != [] and not NUMBER.search(lines[0]) :]
+            values = np.loadtxt(lines, delimiter=",", quotechar='"', comments=None, ndmin=2) if lines else np.empty(0)
         else:
-            values = np.load(path, allow_pickle=False)
+            values = np.load(path)
     except Exception as error:  # a damaged head of a .npy file has errors of many kinds
         raise UserError(f"{path} cannot be read as a sequence ({said(error)}).") from error
     if values.dtype.kind not in "buif" or values.ndim != 2 or values.size == 0:
         raise UserError(f"{path} holds {values.dtype} of shape {list(values.shape)}, not numbers of T x F, T > 0.")
     sequence = torch.from_numpy(values.astype(np.float64)).float()
-    if not (finite := sequence.isfinite().all(1)).all():
-        raise UserError(f"{path} holds NaN or infinity at step {int(finite.int().argmin())}, counted from 0.")
+    if len(bad := (~sequence.isfinite().all(1)).nonzero()):
+        raise UserError(f"{path} holds NaN or infinity at step {int(bad[0])}, counted from 0.")
     return sequence

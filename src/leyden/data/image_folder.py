@@ -4,8 +4,6 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ from torch import Tensor
 
 from leyden import UserError, listed, require
 from leyden.data.datamodule import cores
-from leyden.data.decode import ENDINGS, MODES, VERSION, decode, pixels, reason, shown
+from leyden.data.decode import ENDINGS, MODES, decode
 from leyden.data.folders import Folders, log_once, remembered, state
 from leyden.data.samples import OnDisk, Samples
 from leyden.files import replacing
@@ -43,87 +41,62 @@ class ImageFolder(Folders):
         super().__init__(root, **loader)
         sides = [size, size] if isinstance(size, int) else size
         two = isinstance(sides, Sequence) and len(sides) == 2 and all(type(n) is int and n > 0 for n in sides)
-        whole = size is None and not cache and all(self.transforms.values())
+        own = size is None and not cache and all(self.transforms.values())
         need = "a side in pixels or '[height,width]'; null needs train_transforms and eval_transforms, and no cache"
-        require(two or whole, "data.size", need, size)
+        require(two or own, "data.size", need, size)
         require(channels in MODES, "data.channels", "1 for grey or 3 for colour", channels)
         require(on_bad_file in ("error", "skip"), "data.on_bad_file", "error or skip", on_bad_file)
         ImageColor.getrgb(background)  # ValueError for what is no colour
         self.settings: Any = (tuple(sides) if sides else None), channels, background
-        self.on_bad_file, self.cache, self.data_dir = on_bad_file, cache, Path(data_dir)
+        self.skip, self.cache, self.data_dir = on_bad_file == "skip", cache, Path(data_dir)
+        self.known, self.bad = dict[str, Any](), dict[str, str]()
 
-    @cached_property
-    def pictures(self) -> "Pictures":
-        """Those that can be decoded, after a look at the files that are new; UserError if others are not skipped."""
-        names = [name for found, _ in self.listing.values() for name in found]
-        key = os.path.realpath(self.root), *self.settings, VERSION
-        with remembered(self.data_dir, "image_folder", *key) as (memory, known):
-            if new := [name for name in names if name not in known or known[name][:2] != state(self.root / name)]:
-                log_once("looking at %d pictures of %s", len(new), self.root)
-                known |= zip(new, in_turn(self.look, new), strict=True)
-            good = [name for name in names if isinstance(known[name], list)]
-            bad = {shown(name): known[name] for name in names if isinstance(known[name], str)}
-            pictures, self.known = Pictures(self.root, good, *self.settings), [known[name] for name in good]
-            if self.cache and (not bad or self.on_bad_file == "skip"):
-                pictures.write_cache(memory, [content for _, _, content, _ in self.known])
-        if bad:
-            what = f"{len(bad)} of {len(names)} pictures in {shown(self.root)} cannot be decoded"
-            lines = "\n  " + listed((f"{name}: {why}" for name, why in bad.items()), "\n  ")
-            if self.on_bad_file == "error":
-                raise UserError(f"{what}; repair or delete them, or type data.on_bad_file=skip:{lines}")
-            log_once("%s and are skipped:%s", what, lines)
-            self.notes["skipped"] = {"count": len(bad), "files": bad}
-        return pictures
-
-    def look(self, name: str) -> list[Any] | str:
-        """What a file holds, or why it cannot be decoded.
-
-        That is its size, its time in ns, the digest of its bytes, and of the resized picture the number of pixels and
-        the sums of each channel's values and squares.
-        """
-        try:
-            now, raw = state(self.root / name), (self.root / name).read_bytes()
-            planes = pixels(raw, *self.settings).flatten(1).numpy()
-        except Exception as error:  # damaged files have errors of many kinds
-            return reason(error)
-        squares = np.multiply(planes, planes, dtype=np.uint16)
-        sums = [planes.shape[1], *planes.sum(1).tolist(), *squares.sum(1).tolist()]
-        return [*now, hashlib.blake2b(raw, digest_size=16).hexdigest(), sums]
-
-    def read(self, split: str) -> tuple[Any, Tensor] | None:
-        """Raises UserError where a class has no picture left to train on."""
+    def read(self, split: str) -> tuple["Pictures", Tensor] | None:
+        """The pictures that can be decoded, after a look at new files; UserError if others are not to be skipped."""
         if split not in self.roots:
             return None
-        rows = {os.fsdecode(name): row for row, name in enumerate(self.pictures.names)}
-        found = [(rows[name], label) for name, label in zip(*self.listing[split], strict=True) if name in rows]
-        if split == "train" and (lost := set(range(len(self.classes))) - {label for _, label in found}):
-            names = listed(self.classes[n] for n in sorted(lost))
-            raise UserError(f"No picture of the classes {names} can be decoded.")
-        row, y = torch.tensor(found, dtype=torch.int64).view(-1, 2).unbind(1)
-        return self.pictures[row], y
+        (names, labels), root = self.listing[split], self.roots[split]
+        with remembered(self.data_dir, "image_folder", os.path.realpath(root), *self.settings) as (memory, known):
+            if new := [name for name in names if name not in known or known[name][:2] != state(self.root / name)]:
+                log_once("looking at %d pictures of %s", len(new), root)
+                known |= zip(new, in_turn(self.look, new), strict=True)
+            good = [row for row, name in enumerate(names) if isinstance(known[name], list)]
+            bad = {name: known[name] for name in names if isinstance(known[name], str)}
+            pictures = Pictures(self.root, [names[row] for row in good], *self.settings)
+            if self.cache and (self.skip or not bad):
+                pictures.write_cache(memory, [known[names[row]][2] for row in good])
+        if bad:
+            then = "they are skipped" if self.skip else "repair or delete them, or type data.on_bad_file=skip"
+            lines = listed((f"{name}: {why}" for name, why in bad.items()), "\n  ")
+            what = f"{len(bad)} of {len(names)} pictures in {root} cannot be decoded; {then}:\n  {lines}"
+            if not self.skip:
+                raise UserError(what)
+            log_once("%s", what)
+            self.bad |= bad
+            self.notes["skipped"] = {"count": len(self.bad), "files": self.bad}
+        self.known |= known
+        return pictures, torch.tensor(labels)[good]
+
+    def look(self, name: str) -> list[Any] | str:
+        """State and digest of a file, with the sums that `moments` needs; or why it cannot be decoded."""
+        file = self.root / name
+        try:
+            planes = decode(file, *self.settings).flatten(1).numpy()
+        except UserError as error:
+            return str(error).partition(" cannot be decoded: ")[2].rstrip(".")
+        squares = np.multiply(planes, planes, dtype=np.uint16)
+        sums = [planes.shape[1], *planes.sum(1).tolist(), *squares.sum(1).tolist()]
+        return [*state(file), hashlib.blake2b(file.read_bytes(), digest_size=16).hexdigest(), sums]
 
     def moments(self, train: Samples) -> tuple[list[float], list[float]]:
-        count, *sums = np.array([self.known[row][3] for row in train.x.rows.tolist()]).sum(0).tolist()
+        count, *sums = np.array([self.known[name][3] for name in train.x.files(train.x.rows)]).sum(0).tolist()
         mean, square = np.array(sums).reshape(2, -1) / count / [[255], [255**2]]
         std = np.sqrt((square - mean**2).clip(0))
         return mean.tolist(), np.where(std > 0, std, 1.0).tolist()
 
-    @cached_property
-    def fingerprint(self) -> str:
-        """The sha256 of the names, contents and classes of all samples, and of how they are decoded."""
-        digest = hashlib.sha256(repr(self.settings).encode())
-        for samples in self.splits.values():
-            rows = samples.x.rows.tolist()
-            names, contents = samples.x.names[rows].tolist(), [self.known[row][2] for row in rows]
-            digest.update(repr((names, contents, samples.y.tolist())).encode())
-        return digest.hexdigest()
-
-    def name(self, split: str, index: int) -> str:
-        """The file of a sample, relative to the root."""
-        return shown(self.splits[split].x.name(index))
-
-    def workers(self, samples: Samples) -> int:
-        return cores() if self.num_workers == "auto" and not self.cache else super().workers(samples)
+    def contents(self, samples: Samples) -> Iterator[Any]:
+        names = samples.x.files(samples.x.rows)
+        yield repr((self.settings, names, [self.known[name][2] for name in names], samples.y.tolist())).encode()
 
 
 class Pictures(OnDisk):
@@ -133,20 +106,21 @@ class Pictures(OnDisk):
     """
 
     cache: Path | None = None
+    slow = True
 
     def __init__(self, root: Path, names: list[str], size: tuple[int, int] | None, channels: int, background: str):
+        super().__init__((len(names), channels, *(size or ())))
         self.root, self.names = str(root), np.array([os.fsencode(name) for name in names])
         self.settings = size, channels, background
-        super().__init__((len(names), channels, *(size or ())))
 
-    def name(self, index: int) -> str:
-        return os.fsdecode(self.names[self.rows[index]])
+    def files(self, rows: Tensor) -> list[str]:
+        """Of pictures, relative to the root."""
+        return [os.fsdecode(name) for name in self.names[rows.numpy()]]
 
     def read(self, rows: Tensor) -> Tensor:
-        if self.cache is None:
-            files = [os.path.join(self.root, os.fsdecode(name)) for name in self.names[rows.numpy()]]
-            return torch.stack([decode(file, *self.settings) for file in files])
-        return torch.from_numpy(np.memmap(self.cache, np.uint8, "r", shape=self.shape)[rows.numpy()])
+        if self.cache:
+            return torch.from_numpy(np.memmap(self.cache, np.uint8, "r", shape=self.shape)[rows.numpy()])
+        return torch.stack([decode(os.path.join(self.root, file), *self.settings) for file in self.files(rows)])
 
     def write_cache(self, memory: Path, digests: list[str]) -> None:
         """Take them from now on from a file beside the memory; those of other contents are deleted."""
@@ -154,12 +128,11 @@ class Pictures(OnDisk):
         path = memory.with_name(f"{memory.stem}-{key}.u8")
         if not path.exists():
             for old in path.parent.glob(f"*{memory.stem}-*.u8*"):
-                with suppress(OSError):  # Windows keeps what another run reads
-                    old.unlink()
+                old.unlink()
             with replacing(path, synced=True) as part, open(part, "wb") as file:
                 for x in in_turn(lambda index: self[index].numpy(), range(len(self))):
                     file.write(x)
-        self.cache = path
+        self.cache, self.slow = path, False
 
 
 def in_turn(function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:

@@ -12,6 +12,8 @@ from torchvision.transforms import v2
 
 from leyden.resume import exact
 
+LEVELS = torch.arange(256, dtype=torch.float64) / 255
+
 
 def to_float(x: Tensor) -> Tensor:
     """A raw batch as float: uint8 becomes 0..1, float stays."""
@@ -26,14 +28,14 @@ def transformed(x: Tensor, transforms: Sequence[Callable[[Tensor], Tensor]]) -> 
 
 
 class Samples(Dataset):
-    """Samples of one shape, with transforms of torchvision, one at a time; or sequences of T x F, a list or `OnDisk`.
+    """Samples of one shape, each after the transforms, or sequences of T x F, a list or `OnDisk`.
 
     A key is epoch * length + index, as `exact.Order` gives it. A batch is (x, y, keys); of sequences x is a pair of
     values, B x T x F padded with zeros, and lengths, B.
     """
 
     def __init__(self, x: Any, y: Tensor, transforms: Sequence[Callable[[Tensor], Tensor]] = (), seed: int = 0):
-        self.x, self.y, self.transforms, self.seed = x, y, list(transforms), seed
+        self.x, self.y, self.transforms, self.seed = x, y, transforms, seed
         lengths = torch.tensor(list(map(len, x))) if isinstance(x, list) else getattr(x, "lengths", None)
         self.lengths: Tensor | None = lengths
 
@@ -56,13 +58,13 @@ class Samples(Dataset):
 
     def subset(self, index: Tensor) -> "Samples":
         x = [self.x[i] for i in index.tolist()] if isinstance(self.x, list) else self.x[index]
-        return Samples(x, self.y[index], self.transforms, self.seed)
+        return Samples(x, self.y[index])
 
 
 class OnDisk:
-    """Samples of `shape`, N x ..., that `read(rows)` of a child reads from disk when they are asked for.
+    """Samples of `shape`, N x ..., that `read(rows)` of a child reads when they are asked for.
 
-    To `Samples` it is a tensor: an int gives a sample, other indices a part, and index_select reads a batch.
+    As of a tensor, an int gives a sample, another index a part, and index_select reads a batch.
     """
 
     read: Callable[[Tensor], Tensor]
@@ -85,26 +87,23 @@ class OnDisk:
 
 
 def moments(parts: Iterable[Tensor]) -> tuple[list[float], list[float]]:
-    """Mean and standard deviation of each channel (dimension 1), in the scale of `to_float`; 1 for a deviation of 0.
+    """Mean and standard deviation of each channel (dimension 1) after `to_float`; 1 for a deviation of 0.
 
-    The parts need not be in memory together.
+    The parts need not be in memory together (Chan et al. 1979).
     """
-    counts = torch.zeros(())
-    total: Any = 0
-    shift: Any = None
+    total, mean, squares = 0, torch.tensor(0.0), torch.tensor(0.0)
     for part in parts:
         channels = part.transpose(0, 1).flatten(1)
-        if part.dtype == torch.uint8:  # by counting: exact, and the same bits for any number of threads
-            counts = counts + torch.stack([channel.bincount(minlength=256) for channel in channels])
-            continue
-        channels, total = channels.double(), total + channels.shape[1]
-        if shift is None:  # without it the squares of large numbers would lose the digits that differ
-            shift = channels.mean(1)
-            sums = squares = torch.zeros_like(shift)
-        apart = channels - shift[:, None]
-        sums, squares = sums + apart.sum(1), squares + apart.square().sum(1)
-    if shift is None:
-        values, shift = torch.arange(256, dtype=torch.float64) / 255, 0
-        total, sums, squares = counts.sum(1), counts.double() @ values, counts.double() @ values.square()
-    std = (squares / total - (sums / total).square()).clamp(min=0).sqrt()
-    return (shift + sums / total).tolist(), torch.where(std > 0, std, 1.0).tolist()
+        count = channels.shape[1]
+        if part.dtype == torch.uint8:  # by counting: exact
+            counts = torch.stack([channel.bincount(minlength=256) for channel in channels]).double()
+            middle = counts @ LEVELS / count
+            variance = counts @ LEVELS.square() / count - middle.square()
+        else:
+            variance, middle = torch.var_mean(channels.double(), 1, correction=0)
+        total += count
+        apart = middle - mean
+        mean = mean + apart * (count / total)
+        squares = squares + variance * count + apart.square() * (count * (total - count) / total)
+    std = (squares / total).clamp(min=0).sqrt()
+    return mean.tolist(), torch.where(std > 0, std, 1.0).tolist()

@@ -4,7 +4,6 @@ import csv
 import math
 import re
 from datetime import UTC, datetime
-from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,7 @@ from leyden.data.folders import log_once, natural
 from leyden.data.samples import Samples, moments
 
 FEW, MOST = 20, 1000  # whole numbers that still look like classes; categories of a column
-GROUP = r"[,' \u00a0\u2009\u202f]"  # between the digits of 1,234,567
-GROUPED = re.compile(rf"[+-]?\d{{1,3}}({GROUP}\d{{3}})+(\.\d*)?")
+GROUPS = re.compile(r"[+-]?\d{1,3}([,' \u00a0\u2009\u202f]\d{3})+(\.\d*)?")  # 1,234,567.8
 SWAP = str.maketrans(",.", ".,")
 DATE = "date"  # in place of a decimal mark: numbers are seconds, written as dates and times of ISO 8601
 PACKED = "", ".gz", ".bz2", ".zip", ".xz", ".zst", ".tar"
@@ -50,8 +48,8 @@ class Table(DataModule):
         super().__init__(**loader)
         self.path, self.target = Path(path).expanduser(), str(target)
         self.format = separator, missing or [], encoding, compression
-        named = ([str(name) for name in names or []] for names in (numeric, categorical, ignore))
-        self.numeric, self.categorical, self.ignore = named
+        lists = numeric, categorical, ignore
+        self.numeric, self.categorical, self.ignore = ([str(name) for name in names or []] for names in lists)
         kinds: dict[str, list[str]] = {"auto": [], "classes": self.categorical, "numbers": self.numeric}
         require(target_kind in kinds, "data.target_kind", "auto, classes or numbers", target_kind)
         kinds[target_kind].append(self.target)
@@ -66,12 +64,11 @@ class Table(DataModule):
         y = self.targets(cells.pop(self.target))
         train = self.cut(y, val=True, test=True)["train"].tolist()
         self.columns = [self.column(name, cells[name], train) for name in cells if name not in self.ignore]
-        if not self.columns:
-            raise UserError(f"{self.path} has no columns to predict {self.target} from; see data.ignore.")
-        return torch.tensor([codes(column, cells[column["name"]]) for column in self.columns]).T.contiguous(), y
+        x = [codes(column, cells[column["name"]]) for column in self.columns]
+        return torch.tensor(list(zip(*x, strict=True))), y
 
     def targets(self, texts: list[str]) -> Tensor:
-        """Class indices, with their names in `classes`, or numbers: float32, or float64 where they need it."""
+        """Places in `classes`, or numbers: float32, or float64 where they need it."""
         if "" in texts:
             raise UserError(f"Line {self.lines[texts.index('')]} of {self.path} has no {self.target}; fill or drop it.")
         self.classes = sorted(set(texts), key=natural)
@@ -101,24 +98,22 @@ class Table(DataModule):
             return None
         forms = [".", DATE] if self.mark == "," else [",", ".", DATE] if "," in "".join(texts) else [".", ",", DATE]
         read = {form: torch.tensor([number(text, form) for text in texts], dtype=torch.float64) for form in forms}
-        decimal = min(read, key=lambda form: int(read[form].isnan().sum()))
-        values = read[decimal]
+        decimal, values = min(read.items(), key=lambda item: int(item[1].isnan().sum()))
         wrong = [row for row in values.isnan().nonzero()[:, 0].tolist() if texts[row]]
         if wrong and name not in self.numeric and 2 * len(wrong) >= len(texts) - texts.count(""):
             return None
-        for row in wrong:
-            what = f"Column {name} of {self.path} holds numbers, but '{texts[row]}' in line {self.lines[row]}"
+        if wrong:
+            what = f"Column {name} of {self.path} holds numbers, but '{texts[wrong[0]]}' in line {self.lines[wrong[0]]}"
             raise UserError(f"{what}; mend it, add it to data.missing, or type 'data.categorical=[{name}]'.")
         form: dict[str, Any] = {} if decimal == "." else {"decimal": decimal}
         numbers = values[~values.isnan()]
         close = len(numbers.float().unique()) < len(numbers.unique())  # a float32 cannot tell them apart
         if decimal == DATE or (close and numbers.median().abs() > numbers.std()):
             form["offset"] = float(numbers.median())
-        known = [text for text, value in zip(texts, values.tolist(), strict=True) if not math.isnan(value)]
-        apart = {text if decimal == DATE else Decimal(plain(text, decimal)) for text in known}
-        equal = len(apart) - len((numbers - form.get("offset", 0.0)).float().unique())
-        if equal > len(apart) / 100:
-            log_once("%s of %s: %d of %d different values are equal as float32.", name, self.path, equal, len(apart))
+        apart = len(set(texts) - {""})
+        equal = apart - len((numbers - form.get("offset", 0.0)).float().unique())
+        if equal > apart / 100:
+            log_once("%s of %s: %d of %d different values are equal as float32.", name, self.path, equal, apart)
         return values, form
 
     def facts_of_x(self, train: Samples) -> dict[str, Any]:
@@ -127,16 +122,7 @@ class Table(DataModule):
             count = len(column.get("categories", []))
             part = ([0.0] * count, [1.0] * count) if count else moments([values.nan_to_num(column["fill"])[:, None]])
             mean, std = mean + part[0], std + part[1]
-        for key in ("categories", "decimal", "offset"):
-            if found := [column["name"] for column in self.columns if key in column]:
-                log_once("%s: %s in %s", self.path, key, listed(found))
         return {"kind": "table", "shape": [len(mean)], "mean": mean, "std": std, "columns": self.columns}
-
-
-def plain(text: str, decimal: str) -> str:
-    """A number as Python writes it, without what groups thousands."""
-    text = text.translate(SWAP) if decimal == "," else text
-    return re.sub(GROUP, "", text) if GROUPED.fullmatch(text) else text
 
 
 def number(text: str, decimal: str = ".") -> float:
@@ -145,7 +131,8 @@ def number(text: str, decimal: str = ".") -> float:
         if decimal == DATE:
             time = datetime.fromisoformat(text)
             return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
-        value = float(plain(text, decimal))
+        text = text.translate(SWAP) if decimal == "," else text
+        value = float(re.sub(r"[^-+.\d]", "", text) if GROUPS.fullmatch(text) else text)
     except ValueError:
         return math.nan
     return value if abs(value) < 3e38 and "_" not in text else math.nan
@@ -154,8 +141,7 @@ def number(text: str, decimal: str = ".") -> float:
 def codes(column: dict[str, Any], texts: list[str]) -> list[float]:
     """Cells of a column as x holds them; NaN is a missing number, or a category that training has not seen."""
     if "categories" not in column:
-        decimal, offset = column.get("decimal", "."), column.get("offset", 0.0)
-        return [number(text, decimal) - offset for text in texts]
+        return [number(text, column.get("decimal", ".")) - column.get("offset", 0.0) for text in texts]
     index = {name: float(place) for place, name in enumerate(column["categories"])}
     return [index.get(text, index.get("", math.nan)) for text in texts]
 
@@ -166,11 +152,12 @@ def load(
     """The cells by column, "" where missing, the line of each row, the separator; UserError if it is no table."""
     import pandas as pd  # slow
 
-    how: dict[str, Any] = {"header": None, "dtype": object, "keep_default_na": False, "skip_blank_lines": False}
-    how |= {"encoding": "utf-8-sig" if encoding == "utf-8" else encoding, "compression": compression}
-    read, mark = partial(pd.read_csv, path, engine="python", **how), separator
+    how = {"header": None, "dtype": object, "keep_default_na": False, "skip_blank_lines": False, "engine": "python"}
+    encoding = "utf-8-sig" if encoding == "utf-8" else encoding
+    read: Any = partial(pd.read_csv, path, encoding=encoding, compression=compression, **how)
+    mark, parquet = separator, path.suffix.lower() == ".parquet"
     try:
-        if path.suffix.lower() == ".parquet":
+        if parquet:
             frame = pd.read_parquet(path).astype(object)
             frame = frame.where(frame.notna(), "").T.reset_index().T  # the header is the first row
         else:
@@ -179,8 +166,10 @@ def load(
                 mark = max(",;\t", key=lambda mark: len(next(csv.reader([head], delimiter=mark))))
             frame = read(sep=mark)
     except Exception as error:  # decoders and archives have errors of many kinds
-        keys = "data.path, data.separator, data.encoding and data.compression"
-        raise UserError(f"{path.absolute()} cannot be read ({said(error)}); see {keys}.") from error
+        fix = f"({said(error)}); see data.path, data.separator, data.encoding and data.compression."
+        if parquet and isinstance(error, ImportError):
+            fix = "without pyarrow; type: pip install pyarrow"
+        raise UserError(f"{path.absolute()} cannot be read {fix}") from error
     breaks = frame.map(lambda cell: str(cell).count("\n")).sum(axis=1)  # inside quotes
     frame.index = (breaks + 1).cumsum()
     frame = frame.map(lambda cell: str(cell).strip(), na_action="ignore")

@@ -54,7 +54,7 @@ def matching_files(path: str, kind: str) -> list[tuple[str, Path]]:
     if not (files := [file for file in found if file.is_file()]):
         takes = f"{kind}s ({', '.join(ENDINGS[kind])})"
         raise UserError(f"`input` must be {takes}: a file, a folder or a pattern of them; got `{path}`.")
-    return [(decode.shown(file.relative_to(root).as_posix() if root.is_dir() else file), file) for file in files]
+    return [(file.relative_to(root).as_posix() if root.is_dir() else str(file), file) for file in files]
 
 
 def arrays(name: str, file: Path, metadata: Metadata) -> list[Sample]:

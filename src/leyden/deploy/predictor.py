@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from leyden import require
 from leyden.data.datamodule import DataModule
-from leyden.data.image_folder import ImageFolder
+from leyden.data.image_folder import Pictures
 from leyden.deploy import graph, inputs, output
 from leyden.deploy.graph import Metadata
 from leyden.run import build, configs, paths
@@ -58,9 +58,10 @@ def numbered(name: str, values: Tensor) -> dict[str, Tensor]:
 
 def of_split(split: str, data: DataModule) -> Iterator[dict[str, Any]]:
     """The batches of a split of the run's data, for a Predictor."""
+    source = data.splits[split].x
     for x, y, keys in data.loader(split):
-        name = data.name if isinstance(data, ImageFolder) else "{}[{}]".format
-        names = [name(split, key) for key in keys.tolist()]
+        pictures = isinstance(source, Pictures)
+        names = source.files(source.rows[keys]) if pictures else [f"{split}[{key}]" for key in keys.tolist()]
         yield {"names": names, "x": x if isinstance(x, tuple) else (x,), "y": y, "errors": [None] * len(y)}
 
 

@@ -29,8 +29,8 @@ def make(tmp_path):
 
 def test_names_come_back_as_they_were():
     found = Pictures("root", MANY, *SETTINGS)
-    assert [found.name(index) for index in range(len(MANY))] == MANY
-    assert found[torch.tensor([2, 0])].name(0) == MANY[2]
+    assert found.files(found.rows) == MANY
+    assert found.files(found[torch.tensor([2, 0])].rows) == [MANY[2], MANY[0]]
 
 
 def test_a_hundred_thousand_names_are_small():

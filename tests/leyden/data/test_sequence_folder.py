@@ -132,7 +132,7 @@ def own(root, split, *place):
     ("make", "problem"),
     [
         (lambda root: None, "root does not exist; set data.root="),
-        (lambda root: fill(root, classes=["only"]), r"not \['only'\]"),
+        (lambda root: fill(root, classes=["only"]), "has samples of one class only, only"),
         (
             lambda root: [(fill(root) / name).mkdir() for name in "ab"],
             r"no .npy or .csv file of the classes a, b;",

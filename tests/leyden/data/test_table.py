@@ -194,7 +194,7 @@ def test_quotes_and_empty_lines(table):
         ("", {}, "cannot be read"),
         ("a,b\n1,2\n", {}, "no column 'label'.*a, b"),
         ("a,label\n1,2\n", {"ignore": ["b"]}, "no column 'b'"),
-        ("a,label\n1,2\n", {"ignore": ["a"]}, "no columns to predict"),
+        ("a,label\n1,2\n", {"ignore": ["a"]}, "Table has 0 samples but 1 targets"),
         ("", {"path": "none.csv"}, "none.csv cannot be read"),
         (
             "a,label\n1,2\n",
@@ -264,7 +264,7 @@ def test_parquet(table, tmp_path):
     path = tmp_path / "people.parquet"
     path.touch()
     if not find_spec("pyarrow"):
-        with pytest.raises(UserError, match=r"cannot be read .*pyarrow"):
+        with pytest.raises(UserError, match="pip install pyarrow"):
             table(rows(), path=str(path)).facts  # noqa: B018
         return
     frame = pd.DataFrame(rows()[1:], columns=rows()[0]).astype({"id": "int32", "group": "int8"})

@@ -18,7 +18,7 @@ from leyden.data.samples import OnDisk, Samples, moments
 
 NAMES = "x", "y", "lengths"
 LAYOUTS = "NF", "NHW", "NTF", "NHWC", "NCHW"  # a letter for each dimension
-CHUNK, MAPPED = 2**25, 2**28  # bytes that are looked at together; that are read before a new mapping frees memory
+CHUNK, MAPPED = 2**25, 2**28  # bytes looked at together; read before a new mapping frees memory
 
 
 class Arrays(DataModule):
@@ -27,7 +27,7 @@ class Arrays(DataModule):
     def __init__(self, path: str | Path, layout: str = "auto", data_dir: str | Path = "data", **loader: Any):
         super().__init__(**loader)
         self.path, self.layout, self.data_dir = Path(path).expanduser(), layout, Path(data_dir)
-        there = self.path.is_dir() or (self.path.is_file() and self.path.suffix == ".npz")
+        there = self.path.is_dir() or self.path.suffix == ".npz"
         require(there, "data.path", "a folder with x.npy and y.npy, or a .npz file", path)
         require(layout in ("auto", *LAYOUTS), "data.layout", f"auto or one of {', '.join(LAYOUTS)}", layout)
 
@@ -44,17 +44,16 @@ class Arrays(DataModule):
 
     def targets(self, what: str, y: np.ndarray) -> Tensor:
         """Floats, or the places in `classes` of whole numbers and texts."""
-        y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+        y = y[:, 0] if y.shape[1:] == (1,) else y
         if y.dtype.kind == "f" and y.ndim in (1, 2) and np.isfinite(y).all():
             close = len(y) > 1 and abs(y).max() > 2**16 * y.std()  # float32 would round too much
             return torch.from_numpy(y.astype(np.float64 if close else np.float32))
         if y.dtype.kind not in "biuUS" or y.ndim != 1:
-            got = f"{y.dtype} of {list(y.shape)}"
-            raise UserError(f"{what} must hold N whole numbers, texts or finite floats; got {got}.")
+            raise UserError(f"{what} must hold N whole numbers, texts or finite floats; got {y.dtype} of {[*y.shape]}.")
         values, places = np.unique(y, return_inverse=True)
         names = values.astype(str).tolist()
         self.classes = self.classes or sorted(names, key=natural)
-        if strange := sorted(set(names).difference(self.classes)):
+        if strange := sorted(set(names) - set(self.classes)):
             raise UserError(f"{what} has the classes {strange} that train does not have.")
         return torch.tensor([self.classes.index(name) for name in names])[torch.from_numpy(places)]
 
@@ -88,7 +87,7 @@ class Arrays(DataModule):
 class Mapped(OnDisk):
     """An array of a file, mapped into memory: pictures as C x H x W of uint8 or float32, all else as float32.
 
-    Sequences have `lengths`, N. Raises UserError for what is no number, or does not fit the layout.
+    Sequences have `lengths`, N. UserError for what is no number, or does not fit the layout.
     """
 
     steps: Tensor | None = None  # of each sequence of the file
@@ -98,7 +97,7 @@ class Mapped(OnDisk):
         if layout == "auto":
             pictures = "NHWC" if values.ndim == 4 and values.shape[3] < values.shape[1] else "NCHW"
             layout = {2: "NF", 3: "NHW" if lengths is None else "NTF"}.get(values.ndim, pictures)
-        if values.dtype.kind not in "buif" or values.ndim != len(layout) or 0 in values.shape[1:]:
+        if values.dtype.kind not in "buif" or values.ndim != len(layout):
             what = f"numbers of {' x '.join(layout)}; got {values.dtype} of {list(values.shape)}"
             raise UserError(f"{name} of {path} must hold {what}; see data.layout.")
         sizes, picture = dict(zip(layout, values.shape, strict=True)), "H" in layout
@@ -130,7 +129,7 @@ class Mapped(OnDisk):
         return x[:, None] if self.layout == "NHW" else x.movedim(-1, 1).contiguous() if self.layout == "NHWC" else x
 
     def parts(self) -> Iterator[Tensor]:
-        """All samples, of sequences their steps, part by part; UserError for one that is not finite."""
+        """All samples, or steps of sequences, part by part; UserError for one that is not finite."""
         for rows in self.rows.split(max(1, CHUNK // self.row_bytes)):
             part = self.read(rows)
             if self.steps is not None:

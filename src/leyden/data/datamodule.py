@@ -1,4 +1,4 @@
-"""The LightningDataModule: splits, folds, loaders and facts of whatever `read` returns."""
+"""The LightningDataModule: splits, loaders and facts of whatever `read` returns."""
 
 import hashlib
 import math
@@ -21,15 +21,15 @@ from leyden.data.samples import Samples, moments, to_float
 from leyden.resume import exact
 
 SPLITS = ("train", "val", "test")
-FEW = 1000  # transformed samples that mean and std are measured on
+FEW = 1000  # transformed samples that give mean and std
 
 
 @dataclass(eq=False)
 class DataModule(LightningDataModule):
     """A data set is a subclass with `read`; conf/data/_loader.yaml explains the arguments.
 
-    A batch is (x, y). x: float of B x shape, pictures in 0..1; of sequences a pair of values, B x T x F padded with
-    zeros, and lengths, B. y: int64 classes, or float targets.
+    A batch is (x, y). x: float of B x shape, pictures in 0..1; of sequences values, B x T x F padded with zeros, and
+    lengths, B. y: int64 classes, or float targets.
     """
 
     batch_size: int = 64
@@ -49,11 +49,11 @@ class DataModule(LightningDataModule):
 
     allow_zero_length_dataloader_with_multiple_devices = True
     classes = cast(list[str] | None, None)  # their names, where the data has some
-    tested = "test"  # the split that Trainer.test runs on
+    tested = "test"  # by Trainer.test
 
     def __post_init__(self) -> None:
         super().__init__()
-        self.title, self.notes = type(self).__name__, dict[str, Any]()  # what run.json is to hold of the data
+        self.title, self.notes = type(self).__name__, dict[str, Any]()  # for run.json
         train, val = self.train_transforms or [], self.eval_transforms or []
         self.transforms = {"train": train, "val": val, "test": val}
         for name, low in ("batch_size", 1), ("folds", 2), ("split_seed", 0), ("seed", 0):
@@ -62,8 +62,7 @@ class DataModule(LightningDataModule):
             within(f"data.{name}", getattr(self, name), 0, 1)
         if self.num_workers != "auto":
             whole("data.num_workers", self.num_workers, 0)
-        folds = range(self.folds)
-        require(self.fold in (None, *folds), "data.fold", f"null or a whole number from 0 to {folds[-1]}", self.fold)
+        require(self.fold in (None, *range(self.folds)), "data.fold", "null or a number below data.folds", self.fold)
         for transform in self.augment or ():
             require(isinstance(transform, Transform), "data.augment", "Transforms of leyden.data.augment", transform)
 
@@ -76,7 +75,7 @@ class DataModule(LightningDataModule):
         """The data of train, val and test; UserError where nothing is left to train on."""
         splits: dict[str, Any] = {}
         for split in SPLITS:
-            with exact.isolated(self.seed):  # what it draws is the same for each split and in each command
+            with exact.isolated(self.seed):  # it draws alike for each split, in each command
                 pair = self.read(split)
             if pair and len(pair[0]) != len(pair[1]):
                 raise UserError(f"{self.title} has {len(pair[0])} samples but {len(pair[1])} targets for {split}.")
@@ -106,7 +105,7 @@ class DataModule(LightningDataModule):
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """What models and tasks need to know of the data, in plain values. Raises UserError where labels do not fit."""
+        """What models and tasks need to know of the data, in plain values; UserError where labels do not fit."""
         train = self.splits["train"]
         if train.y.is_floating_point():
             mean, std = moments([train.y.reshape(len(train), -1)])
@@ -141,7 +140,7 @@ class DataModule(LightningDataModule):
 
     @cached_property
     def fingerprint(self) -> str:
-        """The sha256 of all samples, to tell whether two runs saw the same data."""
+        """Tells whether two runs saw the same data."""
         digest = hashlib.sha256()
         for samples in self.splits.values():
             for part in self.contents(samples):
@@ -154,7 +153,7 @@ class DataModule(LightningDataModule):
             yield part.contiguous().numpy()
 
     def loader(self, split: str, shuffle: bool = False) -> DataLoader | list:
-        """The batches of one rank; shuffled ones come in an order of their own in each epoch."""
+        """The batches of one rank; if shuffled, each epoch has an order of its own."""
         samples, trainer = self.splits[split], self.trainer
         if not samples:
             return []
@@ -177,7 +176,7 @@ class DataModule(LightningDataModule):
             drop_last=bool(drop_last and shuffle),
             num_workers=workers,
             worker_init_fn=partial(exact.ignore_signals_in_worker, then=partial(pl_worker_init_function, rank=rank)),
-            generator=exact.generator(self.seed),  # of the workers' seeds, which else come out of the model's draws
+            generator=exact.generator(self.seed),  # of the workers' seeds, else drawn from the model's
             persistent_workers=workers > 0,
             pin_memory=bool(cuda if self.pin_memory == "auto" else self.pin_memory),
         )
@@ -196,22 +195,21 @@ class DataModule(LightningDataModule):
         if isinstance(x, Tensor):
             x = self.trainer.precision_plugin.convert_input(to_float(x)) if self.trainer else to_float(x)
             if self.augment and self.trainer.training:
-                index = keys % len(self.splits["train"])
-                x = augment(self.augment, x, index, self.seed, self.trainer.current_epoch)
+                x = augment(self.augment, x, keys % len(self.splits["train"]), self.seed, self.trainer.current_epoch)
         return x, y
 
 
 def cores() -> int:
-    """The cores that this process may use: those of the machine divided among its ranks and the jobs beside it."""
+    """The cores that this process may use, divided among its ranks and the jobs beside it."""
     free = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     sharing = (int(os.environ.get(name, 1)) for name in ("LEYDEN_PARALLEL", "LOCAL_WORLD_SIZE"))
     return max(1, free // math.prod(sharing))
 
 
 def stratified_order(y: Tensor, seed: int) -> Tensor:
-    """A random order in which each slice holds the classes in their shares: int64 of the length of y.
+    """A random order in which each slice holds the classes in their shares.
 
-    Each of the n samples of a class gets a place (i + 1/2) / n of its own, and all samples are sorted by place.
+    Each of the n samples of a class gets a place (i + 1/2) / n of its own, and all are sorted by place.
     """
     order = exact.shuffled(len(y), seed)
     if y.is_floating_point():

@@ -1,4 +1,4 @@
-"""Data in folders, one for each class, and above them, where it is split already, one for each split; sequences."""
+"""Data in folders, one for each class, in one for each split where it is split already; sequences."""
 
 import hashlib
 import json
@@ -25,7 +25,7 @@ NUMBER = re.compile(r'(^|,)[\s"]*([-+.\d]|(nan|inf|infinity)\b)', re.IGNORECASE)
 
 
 class Folders(DataModule):
-    """Files from <root>/<class>/**, or from <root>/train, val, test with classes in each; a child reads them.
+    """Files of <root>/<class>/**, or of <root>/train, val, test with classes in each; a child reads them.
 
     The classes are the folders of train; a run is given those of its training. What begins with a dot is no data.
     """
@@ -65,8 +65,8 @@ class Folders(DataModule):
         for split, root in self.roots.items():
             every = {os.path.relpath(path, self.root): name for name, path in walk(root)}
             found = {path: name for path, name in every.items() if path.lower().endswith(self.endings)}
-            if others := every.keys() - found.keys():
-                log_once("%d files of other kinds in %s are left out: %s", len(others), root, listed(sorted(others)))
+            if others := [path for path in every if path not in found]:
+                log_once("%d files of other kinds in %s are left out: %s", len(others), root, listed(others))
             there = set(found.values())
             if strange := sorted(there - index.keys()):
                 raise UserError(f"{root} has the classes {listed(strange)} that train does not have.")
@@ -78,14 +78,11 @@ class Folders(DataModule):
 
 
 def walk(root: Path) -> Iterator[tuple[str, str]]:
-    """The files below each folder, with its name. Links are followed, but none to a folder that was entered before."""
+    """The files below each folder, with its name; links to folders further down are not followed."""
     for name in folders(root):
-        entered = {str(root.resolve()), *map(str, root.resolve().parents)}
-        for folder, inner, files in os.walk(root / name, followlinks=True):
-            real = os.path.realpath(folder)
-            inner[:] = [part for part in inner if part[0] != "." and real not in entered]
-            yield from ((name, os.path.join(folder, file)) for file in files if file[0] != "." and real not in entered)
-            entered.add(real)
+        for folder, inner, files in os.walk(root / name):
+            inner[:] = [part for part in inner if part[0] != "."]
+            yield from ((name, os.path.join(folder, file)) for file in files if file[0] != ".")
 
 
 def folders(root: Path) -> list[str]:
@@ -139,17 +136,13 @@ class SequenceFolder(Folders):
     def read(self, split: str) -> tuple[list[Tensor], Tensor] | None:
         if split not in self.roots:
             return None
+        columns = load(self.root / self.listing["train"][0][0]).shape[1]
         names, labels = self.listing[split]
-        first = self.root / self.listing["train"][0][0]
-        x, columns = [load(self.root / name) for name in names], load(first).shape[1]
-        for name, sequence in zip(names, x, strict=True):
-            if sequence.shape[1] != columns:
-                raise UserError(f"{self.root / name} has {sequence.shape[1]} columns, but {first} has {columns}.")
-        return x, torch.tensor(labels)
+        return [load(self.root / name, columns) for name in names], torch.tensor(labels)
 
 
-def load(path: Path) -> Tensor:
-    """A sequence as float of T x F; a first line of a .csv file without any number is a header.
+def load(path: Path, columns: int | None = None) -> Tensor:
+    """A sequence as float of T x columns; a first line of a .csv file without any number is a header.
 
     Raises UserError for a file that cannot be read, of another shape, without steps, or with NaN or infinity.
     """
@@ -162,8 +155,10 @@ def load(path: Path) -> Tensor:
             values = np.load(path)
     except Exception as error:  # a damaged head of a .npy file has errors of many kinds
         raise UserError(f"{path} cannot be read as a sequence ({said(error)}).") from error
-    if values.dtype.kind not in "buif" or values.ndim != 2 or values.size == 0:
-        raise UserError(f"{path} holds {values.dtype} of shape {list(values.shape)}, not numbers of T x F, T > 0.")
+    fits = values.ndim == 2 and values.size and columns in (None, values.shape[1])
+    if values.dtype.kind not in "buif" or not fits:
+        what = f"numbers of T x {columns or 'F'}, T > 0"
+        raise UserError(f"{path} holds {values.dtype} of shape {list(values.shape)}, not {what}.")
     sequence = torch.from_numpy(values.astype(np.float64)).float()
     if len(bad := (~sequence.isfinite().all(1)).nonzero()):
         raise UserError(f"{path} holds NaN or infinity at step {int(bad[0])}, counted from 0.")

@@ -1,4 +1,4 @@
-"""Your own photographs, in a folder for each class: a first look at the files, and how a batch gets them."""
+"""Your own photographs, in a folder for each class: a first look, and how a batch gets them."""
 
 import hashlib
 import os
@@ -100,9 +100,9 @@ class ImageFolder(Folders):
 
 
 class Pictures(OnDisk):
-    """N x C x H x W of uint8 on disk: files that are decoded when they are asked for, or `cache`, all of them decoded.
+    """N x C x H x W of uint8: files that are decoded when they are asked for, or a `cache` of all of them.
 
-    The names are one array of bytes, which worker processes share: of a list of texts each would come to hold a copy.
+    The names are one array of bytes, which worker processes share; a list of texts each would come to copy.
     """
 
     cache: Path | None = None
@@ -136,7 +136,7 @@ class Pictures(OnDisk):
 
 
 def in_turn(function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
-    """The function's result for each item; several are under way at once, each in a thread with one of torch."""
+    """The function's result for each item, computed in threads with one of torch each."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

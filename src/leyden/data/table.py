@@ -16,10 +16,10 @@ from leyden.data.datamodule import DataModule
 from leyden.data.folders import log_once, natural
 from leyden.data.samples import Samples, moments
 
-FEW, MOST = 20, 1000  # whole numbers that still look like classes; categories of a column
+FEW = 20  # different whole numbers that are classes
 GROUPS = re.compile(r"[+-]?\d{1,3}([,' \u00a0\u2009\u202f]\d{3})+(\.\d*)?")  # 1,234,567.8
 SWAP = str.maketrans(",.", ".,")
-DATE = "date"  # in place of a decimal mark: numbers are seconds, written as dates and times of ISO 8601
+DATE = "date"  # in place of a decimal mark: seconds, written as dates and times of ISO 8601
 PACKED = "", ".gz", ".bz2", ".zip", ".xz", ".zst", ".tar"
 ENDINGS = (".parquet", *(kind + packed for kind in (".csv", ".tsv") for packed in PACKED))
 
@@ -50,7 +50,7 @@ class Table(DataModule):
         self.format = separator, missing or [], encoding, compression
         lists = numeric, categorical, ignore
         self.numeric, self.categorical, self.ignore = ([str(name) for name in names or []] for names in lists)
-        kinds: dict[str, list[str]] = {"auto": [], "classes": self.categorical, "numbers": self.numeric}
+        kinds = {"auto": list[str](), "classes": self.categorical, "numbers": self.numeric}
         require(target_kind in kinds, "data.target_kind", "auto, classes or numbers", target_kind)
         kinds[target_kind].append(self.target)
 
@@ -79,20 +79,17 @@ class Table(DataModule):
         return torch.tensor(codes({"categories": self.classes}, texts), dtype=torch.int64)
 
     def column(self, name: str, texts: list[str], train: list[int]) -> dict[str, Any]:
-        """What the facts say of a column: its kind comes from all rows, the rest from the training rows."""
+        """What the facts say of a column: the kind is that of all rows, the rest of the training rows."""
         if found := self.numbers(name, texts):
             values, form = found
             known = (values - form.get("offset", 0.0))[train].float()
             return {"name": name, "fill": float(known[~known.isnan()].median().nan_to_num()), **form}
-        categories = sorted({texts[row] for row in train})
-        if len(categories) > MOST:
-            raise UserError(f"{name} of {self.path} has {len(categories)} categories; type 'data.ignore=[{name}]'.")
-        return {"name": name, "categories": categories}
+        return {"name": name, "categories": sorted({texts[row] for row in train})}
 
     def numbers(self, name: str, texts: list[str]) -> tuple[Tensor, dict[str, Any]] | None:
         """The values of a column in float64, and what `codes` needs to read it; None for categories.
 
-        An `offset` is to be subtracted in float64. Raises UserError for text among numbers.
+        An `offset` is to be subtracted from them. UserError for text among numbers.
         """
         if name in self.categorical:
             return None
@@ -139,7 +136,7 @@ def number(text: str, decimal: str = ".") -> float:
 
 
 def codes(column: dict[str, Any], texts: list[str]) -> list[float]:
-    """Cells of a column as x holds them; NaN is a missing number, or a category that training has not seen."""
+    """Cells of a column as x holds them; NaN: a missing number, or a category that training has not seen."""
     if "categories" not in column:
         return [number(text, column.get("decimal", ".")) - column.get("offset", 0.0) for text in texts]
     index = {name: float(place) for place, name in enumerate(column["categories"])}
@@ -170,8 +167,7 @@ def load(
         if parquet and isinstance(error, ImportError):
             fix = "without pyarrow; type: pip install pyarrow"
         raise UserError(f"{path.absolute()} cannot be read {fix}") from error
-    breaks = frame.map(lambda cell: str(cell).count("\n")).sum(axis=1)  # inside quotes
-    frame.index = (breaks + 1).cumsum()
+    frame.index = (frame.map(lambda cell: str(cell).count("\n")).sum(axis=1) + 1).cumsum()  # lines, also in quotes
     frame = frame.map(lambda cell: str(cell).strip(), na_action="ignore")
     lines = frame.index[(frame.notna() & frame.ne("")).any(axis=1)].tolist()
     if len(lines) < 2:

@@ -1,4 +1,4 @@
-"""Augmentation of batches on their device: what happens to a sample depends on (seed, epoch, index) only."""
+"""Augmentation of batches on their device, a function of (seed, epoch, index) of each sample."""
 
 import math
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ INDEX_STEP, LANE_STEP = 0x9E3779B97F4A7C15 - 2**64, 0xD1B54A32D192ED03 - 2**64
 
 
 def draws(seed: int, epoch: int, index: Tensor, stream: int, k: int) -> Tensor:
-    """Uniform float32 (B, k) in [0, 1) of samples index (B,): hashed counters (SplitMix64, Steele et al. 2014)."""
+    """Uniform float32 (B, k) in [0, 1) of samples index (B,): hashed counters (SplitMix64: Steele et al. 2014)."""
     key = int.from_bytes(blake2b(f"{seed} {epoch} {stream}".encode(), digest_size=8).digest(), "big", signed=True)
     z = index.long()[:, None] * INDEX_STEP + (torch.arange(k, device=index.device) * LANE_STEP + key)
     for shift, factor in (30, 0xBF58476D1CE4E5B9 - 2**64), (27, 0x94D049BB133111EB - 2**64):
@@ -43,10 +43,7 @@ def whole(key: str, value: Any, low: int) -> Any:
 
 
 def rectangle(u: Tensor, scale: Sequence, ratio: Sequence, shape: torch.Size) -> tuple[Tensor, ...]:
-    """Top, left, height and width of a random part of a picture, from u (B, 4 or more).
-
-    `scale` is its share of the area, `ratio` its width over its height.
-    """
+    """Top, left, height, width of a random part from u (B, 4): scale, of the area; ratio, of width to height."""
     area, aspect, top, left = u[:, :4].unbind(1)
     area = between(area, *scale) * (shape[2] * shape[3])
     aspect = between(aspect, *map(math.log, ratio)).exp()
@@ -94,7 +91,7 @@ class ShiftCrop(Transform):
 
 
 class RandomResizedCrop(Transform):
-    """Stretch a random part, `scale` of the area, over the whole picture, bilinear (Szegedy et al. 2014)."""
+    """Stretch a random part, `scale` of the area, over the picture, bilinear (Szegedy et al. 2014)."""
 
     ratio = 0.75, 1.3333
 
@@ -108,13 +105,13 @@ class RandomResizedCrop(Transform):
 
 
 def stretched(start: Tensor, part: Tensor, side: int) -> Tensor:
-    """Where the pixels of a side lie, from its middle, in the part (B, 1) that is stretched over it: B x side."""
+    """Where the pixels of a side lie, from its middle, in a part (B, 1) that is stretched over it."""
     inside = (torch.arange(side, device=part.device) + 0.5) * (part / side) - 0.5
     return start + inside.clamp(min=0).minimum(part - 1) - (side - 1) / 2
 
 
 def sampled(x: Tensor, column: Tensor, row: Tensor) -> Tensor:
-    """The batch read elsewhere, B x H x W in pixels from the middle: bilinear, zeros from outside."""
+    """The batch read elsewhere, in pixels from the middle: bilinear, zeros from outside."""
     grid = torch.stack(torch.broadcast_tensors(column * (2 / x.shape[3]), row * (2 / x.shape[2])), -1)
     return F.grid_sample(x.float(), grid, align_corners=False).to(x.dtype)  # bf16 coordinates would move pixels
 

@@ -1,9 +1,8 @@
 """The LightningDataModule: splits, loaders and facts of whatever `read` returns."""
 
 import hashlib
-import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, cast
@@ -21,15 +20,14 @@ from leyden.data.samples import Samples, moments, to_float
 from leyden.resume import exact
 
 SPLITS = ("train", "val", "test")
-FEW = 1000  # transformed samples that give mean and std
 
 
 @dataclass(eq=False)
 class DataModule(LightningDataModule):
     """A data set is a subclass with `read`; conf/data/_loader.yaml explains the arguments.
 
-    A batch is (x, y). x: float of B x shape, pictures in 0..1; of sequences values, B x T x F padded with zeros, and
-    lengths, B. y: int64 classes, or float targets.
+    A batch is (x, y). x: float of B x shape, pictures in 0..1; of sequences (B x T x F padded by zeros, lengths).
+    y: int64 classes, or float targets.
     """
 
     batch_size: int = 64
@@ -43,9 +41,9 @@ class DataModule(LightningDataModule):
     split_seed: int = 0
     seed: int = 0
     balanced: bool = False
-    augment: Sequence[Transform] | None = None
-    train_transforms: Sequence[v2.Transform] | None = None
-    eval_transforms: Sequence[v2.Transform] | None = None
+    augment: list[Transform] | None = None
+    train_transforms: list[v2.Transform] | None = None
+    eval_transforms: list[v2.Transform] | None = None
 
     allow_zero_length_dataloader_with_multiple_devices = True
     classes = cast(list[str] | None, None)  # their names, where the data has some
@@ -67,12 +65,12 @@ class DataModule(LightningDataModule):
             require(isinstance(transform, Transform), "data.augment", "Transforms of leyden.data.augment", transform)
 
     def read(self, split: str) -> tuple[Any, Tensor] | None:
-        """x, a tensor or a list of sequences, and y of train, val or test; None: val or test is cut from train."""
+        """x, a tensor or a list of sequences, and y of a split; None: val or test is cut from train."""
         raise NotImplementedError
 
     @cached_property
     def splits(self) -> dict[str, Samples]:
-        """The data of train, val and test; UserError where nothing is left to train on."""
+        """The data of train, val and test; UserError where none is left to train on."""
         splits: dict[str, Any] = {}
         for split in SPLITS:
             with exact.isolated(self.seed):  # it draws alike for each split, in each command
@@ -114,17 +112,17 @@ class DataModule(LightningDataModule):
         low, high = int(labels.min()), int(labels.max())
         classes = self.classes or [str(label) for label in range(high + 1)]
         if low < 0 or high >= len(classes):
-            raise UserError(f"{self.title} has labels from {low} to {high}; its {len(classes)} classes count from 0.")
+            raise UserError(f"{self.title} has labels from {low} to {high}, but {len(classes)} classes, from 0.")
         if low == high:
             raise UserError(f"{self.title} has samples of one class only, {classes[low]}; it needs two or more.")
         counts = train.y.bincount(minlength=len(classes)).tolist()
         return self.facts_of_x(train) | {"outputs": len(classes), "classes": classes, "counts": counts}
 
     def facts_of_x(self, train: Samples) -> dict[str, Any]:
-        """Kind and shape of a sample as the model gets it, mean and std of each channel."""
+        """Of samples as the model gets them: kind, shape, mean and std by channel."""
         x, transforms = train.x, self.transforms["val"] or self.transforms["train"]
         if transforms and train.lengths is None:
-            some = stratified_order(train.y, 0)[:FEW]
+            some = stratified_order(train.y, 0)[:1000]
             try:
                 x, _, _ = Samples(x[some], train.y[some], transforms).__getitems__(list(range(len(some))))
             except (RuntimeError, TypeError) as error:
@@ -152,7 +150,7 @@ class DataModule(LightningDataModule):
         for part in (*(samples.x if isinstance(samples.x, list) else [samples.x]), samples.y):
             yield part.contiguous().numpy()
 
-    def loader(self, split: str, shuffle: bool = False) -> DataLoader | list:
+    def loader(self, split: str, shuffle: bool = False) -> Any:
         """The batches of one rank; if shuffled, each epoch has an order of its own."""
         samples, trainer = self.splits[split], self.trainer
         if not samples:
@@ -181,13 +179,13 @@ class DataModule(LightningDataModule):
             pin_memory=bool(cuda if self.pin_memory == "auto" else self.pin_memory),
         )
 
-    def train_dataloader(self) -> DataLoader | list:
+    def train_dataloader(self) -> Any:
         return self.loader("train", shuffle=True)
 
-    def val_dataloader(self) -> DataLoader | list:
+    def val_dataloader(self) -> Any:
         return self.loader("val")
 
-    def test_dataloader(self) -> DataLoader | list:
+    def test_dataloader(self) -> Any:
         return self.loader(self.tested)
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
@@ -200,17 +198,13 @@ class DataModule(LightningDataModule):
 
 
 def cores() -> int:
-    """The cores that this process may use, divided among its ranks and the jobs beside it."""
+    """The cores of this process, divided among its ranks and the jobs beside it."""
     free = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    sharing = (int(os.environ.get(name, 1)) for name in ("LEYDEN_PARALLEL", "LOCAL_WORLD_SIZE"))
-    return max(1, free // math.prod(sharing))
+    return max(1, free // int(os.environ.get("LEYDEN_PARALLEL", 1)) // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
 
 
 def stratified_order(y: Tensor, seed: int) -> Tensor:
-    """A random order in which each slice holds the classes in their shares.
-
-    Each of the n samples of a class gets a place (i + 1/2) / n of its own, and all are sorted by place.
-    """
+    """A random order in which each slice holds the classes in their shares: sample i of n has place (i + 1/2) / n."""
     order = exact.shuffled(len(y), seed)
     if y.is_floating_point():
         return order

@@ -21,13 +21,13 @@ from leyden.data.datamodule import SPLITS, DataModule
 from leyden.files import lock, read_json, replacing
 
 log = logging.getLogger(__name__)
-NUMBER = re.compile(r'(^|,)[\s"]*([-+.\d]|(nan|inf|infinity)\b)', re.IGNORECASE)  # a cell that begins like one
+NUMBER = re.compile(r'(^|,)[\s"]*([-+.\d]|(nan|inf|infinity)\b)', re.IGNORECASE)  # begins a cell
 
 
 class Folders(DataModule):
     """Files of <root>/<class>/**, or of <root>/train, val, test with classes in each; a child reads them.
 
-    The classes are the folders of train; a run is given those of its training. What begins with a dot is no data.
+    The classes are the folders of train, or those of a run's training. What begins with a dot is no data.
     """
 
     what: str  # the files in a word
@@ -57,13 +57,15 @@ class Folders(DataModule):
 
     @cached_property
     def listing(self) -> dict[str, tuple[list[str], list[int]]]:
-        """The files of each split, relative to the root, '2' before '10', and the index of the class of each.
-
-        Raises UserError for a class that train does not have, or one that has no file to train on.
-        """
+        """The files of each split, relative to the root, without linked folders, and the index of each one's class."""
         listing, index = {}, {name: number for number, name in enumerate(self.classes)}
         for split, root in self.roots.items():
-            every = {os.path.relpath(path, self.root): name for name, path in walk(root)}
+            every = dict[str, str]()
+            for name in folders(root):
+                for folder, inner, files in os.walk(root / name):
+                    inner[:] = [part for part in inner if part[0] != "."]
+                    place = os.path.relpath(folder, self.root)
+                    every |= {os.path.join(place, file): name for file in files if file[0] != "."}
             found = {path: name for path, name in every.items() if path.lower().endswith(self.endings)}
             if others := [path for path in every if path not in found]:
                 log_once("%d files of other kinds in %s are left out: %s", len(others), root, listed(others))
@@ -75,14 +77,6 @@ class Folders(DataModule):
             paths = sorted(found, key=natural)
             listing[split] = paths, [index[found[path]] for path in paths]
         return listing
-
-
-def walk(root: Path) -> Iterator[tuple[str, str]]:
-    """The files below each folder, with its name; links to folders further down are not followed."""
-    for name in folders(root):
-        for folder, inner, files in os.walk(root / name):
-            inner[:] = [part for part in inner if part[0] != "."]
-            yield from ((name, os.path.join(folder, file)) for file in files if file[0] != ".")
 
 
 def folders(root: Path) -> list[str]:
@@ -107,13 +101,13 @@ def log_once(*line: Any) -> None:
 
 
 def state(path: Path) -> list[int]:
-    """Size and time of change in ns; nothing of a file that is not there."""
+    """Size and time of change in ns, if it is there."""
     return [path.stat().st_size, path.stat().st_mtime_ns] if path.exists() else []
 
 
 @contextmanager
 def remembered(data_dir: Path, kind: str, *key: Any) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """The file in <data_dir>/<kind> of a key, locked, and its content, which is written if it is changed."""
+    """The file in <data_dir>/<kind> of a key, locked, and its content, which is written back."""
     memory = data_dir / kind / f"{hashlib.blake2b(repr(key).encode(), digest_size=8).hexdigest()}.json"
     try:
         memory.parent.mkdir(parents=True, exist_ok=True)
@@ -142,10 +136,7 @@ class SequenceFolder(Folders):
 
 
 def load(path: Path, columns: int | None = None) -> Tensor:
-    """A sequence as float of T x columns; a first line of a .csv file without any number is a header.
-
-    Raises UserError for a file that cannot be read, of another shape, without steps, or with NaN or infinity.
-    """
+    """A finite sequence as float of T x columns; a first line of a .csv file without any number is a header."""
     try:
         if path.suffix.lower() == ".csv":
             lines = [line for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
@@ -153,7 +144,7 @@ def load(path: Path, columns: int | None = None) -> Tensor:
             values = np.loadtxt(lines, delimiter=",", quotechar='"', comments=None, ndmin=2) if lines else np.empty(0)
         else:
             values = np.load(path)
-    except Exception as error:  # a damaged head of a .npy file has errors of many kinds
+    except Exception as error:  # of many kinds
         raise UserError(f"{path} cannot be read as a sequence ({said(error)}).") from error
     fits = values.ndim == 2 and values.size and columns in (None, values.shape[1])
     if values.dtype.kind not in "buif" or not fits:
@@ -161,5 +152,5 @@ def load(path: Path, columns: int | None = None) -> Tensor:
         raise UserError(f"{path} holds {values.dtype} of shape {list(values.shape)}, not {what}.")
     sequence = torch.from_numpy(values.astype(np.float64)).float()
     if len(bad := (~sequence.isfinite().all(1)).nonzero()):
-        raise UserError(f"{path} holds NaN or infinity at step {int(bad[0])}, counted from 0.")
+        raise UserError(f"{path} holds NaN or infinity at step {int(bad[0])} from 0.")
     return sequence

@@ -1,4 +1,4 @@
-"""Your own arrays: .npy files, which are mapped into memory and may be larger than it, or a .npz file."""
+"""Your own arrays: .npy files, which may be larger than memory, or a .npz file."""
 
 import hashlib
 import os
@@ -18,16 +18,16 @@ from leyden.data.samples import OnDisk, Samples, moments
 
 NAMES = "x", "y", "lengths"
 LAYOUTS = "NF", "NHW", "NTF", "NHWC", "NCHW"  # a letter for each dimension
-CHUNK, MAPPED = 2**25, 2**28  # bytes that are looked at together; that are read before a new mapping frees memory
+CHUNK, MAPPED = 2**25, 2**28  # bytes looked at together; read before a new mapping frees memory
 
 
 class Arrays(DataModule):
-    """Images, tables of numbers, or sequences, and their targets; conf/data/arrays.yaml explains the arguments."""
+    """Images, rows, or sequences, and their targets; conf/data/arrays.yaml explains the arguments."""
 
     def __init__(self, path: str | Path, layout: str = "auto", data_dir: str | Path = "data", **loader: Any):
         super().__init__(**loader)
         self.path, self.layout, self.data_dir = Path(path).expanduser(), layout, Path(data_dir)
-        there = self.path.is_dir() or (self.path.is_file() and self.path.suffix == ".npz")
+        there = self.path.is_dir() or self.path.suffix == ".npz"
         require(there, "data.path", "a folder with x.npy and y.npy, or a .npz file", path)
         require(layout in ("auto", *LAYOUTS), "data.layout", f"auto or one of {', '.join(LAYOUTS)}", layout)
 
@@ -44,29 +44,28 @@ class Arrays(DataModule):
 
     def targets(self, what: str, y: np.ndarray) -> Tensor:
         """Floats, or the places in `classes` of whole numbers and texts."""
-        y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+        y = y[:, 0] if y.shape[1:] == (1,) else y
         if y.dtype.kind == "f" and y.ndim in (1, 2) and np.isfinite(y).all():
-            close = len(y) > 1 and abs(y).max() > 2**16 * y.std()  # float32 would round too much
+            close = abs(y).max() > 2**16 * y.std()  # float32 would round too much
             return torch.from_numpy(y.astype(np.float64 if close else np.float32))
         if y.dtype.kind not in "biuUS" or y.ndim != 1:
-            got = f"{y.dtype} of {list(y.shape)}"
-            raise UserError(f"{what} must hold N whole numbers, texts or finite floats; got {got}.")
+            raise UserError(f"{what} must hold N whole numbers, texts or finite floats; got {y.dtype} of {[*y.shape]}.")
         values, places = np.unique(y, return_inverse=True)
         names = values.astype(str).tolist()
         self.classes = self.classes or sorted(names, key=natural)
-        if strange := sorted(set(names).difference(self.classes)):
+        if strange := sorted(set(names) - set(self.classes)):
             raise UserError(f"{what} has the classes {strange} that train does not have.")
         return torch.tensor([self.classes.index(name) for name in names])[torch.from_numpy(places)]
 
     @cached_property
     def known(self) -> dict[str, Any]:
-        """What a pass over the files finds, kept in <data_dir>/arrays: digests, and mean and std of train."""
+        """What a pass over the files finds, kept in <data_dir>: digests, and mean and std of train."""
         files = [file for file in sorted(self.path.glob("*.npy")) if file.stem.split("_")[-1] in NAMES] or [self.path]
         train, states = self.splits["train"].x, [(file.name, *state(file)) for file in files]
         key = os.path.realpath(self.path), states, self.layout, hashlib.sha256(train.rows.numpy()).hexdigest()
         with remembered(self.data_dir, "arrays", *key) as (_, known):
             if not known:
-                log_once("reading all of %s, for mean, std and fingerprint, which are kept", self.path)
+                log_once("reading all of %s once, for mean, std and fingerprint", self.path)
                 known["mean"], known["std"] = moments(train.parts())
                 known["digests"] = []
                 for file in files:
@@ -86,10 +85,7 @@ class Arrays(DataModule):
 
 
 class Mapped(OnDisk):
-    """An array of a file, mapped into memory: pictures as C x H x W of uint8 or float32, all else as float32.
-
-    Sequences have `lengths`, N. Raises UserError for what is no number, or does not fit the layout.
-    """
+    """An array of a file, mapped into memory: pictures as C x H x W of uint8 or float32, all else as float32."""
 
     steps: Tensor | None = None  # of each sequence of the file
 
@@ -98,7 +94,7 @@ class Mapped(OnDisk):
         if layout == "auto":
             pictures = "NHWC" if values.ndim == 4 and values.shape[3] < values.shape[1] else "NCHW"
             layout = {2: "NF", 3: "NHW" if lengths is None else "NTF"}.get(values.ndim, pictures)
-        if values.dtype.kind not in "buif" or values.ndim != len(layout) or 0 in values.shape[1:]:
+        if values.dtype.kind not in "buif" or values.ndim != len(layout):
             what = f"numbers of {' x '.join(layout)}; got {values.dtype} of {list(values.shape)}"
             raise UserError(f"{name} of {path} must hold {what}; see data.layout.")
         sizes, picture = dict(zip(layout, values.shape, strict=True)), "H" in layout
@@ -108,7 +104,7 @@ class Mapped(OnDisk):
         if layout == "NTF":
             steps = np.full(len(values), sizes["T"]) if lengths is None else lengths
             if not are_lengths(steps, len(values), sizes["T"]):
-                raise UserError(f"lengths of {name} in {path} must hold N whole numbers from 1 to T, {sizes['T']}.")
+                raise UserError(f"lengths of {name} in {path} must hold N numbers from 1 to T, {sizes['T']}.")
             self.steps = torch.from_numpy(steps.astype(np.int64))
 
     @property
@@ -130,14 +126,14 @@ class Mapped(OnDisk):
         return x[:, None] if self.layout == "NHW" else x.movedim(-1, 1).contiguous() if self.layout == "NHWC" else x
 
     def parts(self) -> Iterator[Tensor]:
-        """All samples, of sequences their steps, part by part; UserError for one that is not finite."""
+        """All samples, or steps of sequences, part by part; UserError for one that is not finite."""
         for rows in self.rows.split(max(1, CHUNK // self.row_bytes)):
             part = self.read(rows)
             if self.steps is not None:
                 part = part[torch.arange(self.shape[1]) < self.steps[rows, None]]
                 rows = rows.repeat_interleave(self.steps[rows])  # of each step
             if len(bad := rows[~part.flatten(1).isfinite().all(1)]):
-                raise UserError(f"{self.name} of {self.path} holds NaN or infinity in sample {bad[0]}; leave it out.")
+                raise UserError(f"{self.name} of {self.path} holds NaN or infinity in sample {bad[0]}.")
             yield part
 
 
@@ -147,13 +143,13 @@ def are_lengths(steps: np.ndarray, count: int, most: int) -> bool:
 
 
 def load(path: Path, name: str) -> Any:
-    """An array of a folder, mapped into memory, or one of a .npz file; None where it is not there."""
+    """An array of a folder, mapped into memory, or of a .npz file; None where it is not there."""
     try:
         if not path.is_dir():
             with np.load(path) as archive:
                 return archive.get(name)
         file = path / f"{name}.npy"
         return np.load(file, mmap_mode="r") if file.exists() else None
-    except Exception as error:  # damaged heads and archives have errors of many kinds
-        how = "save texts with .astype(str), and sequences padded, with lengths.npy"
+    except Exception as error:  # of many kinds
+        how = "save texts by .astype(str), sequences padded, with lengths.npy"
         raise UserError(f"{name} of {path} cannot be read ({said(error)}); {how}.") from error

@@ -1,4 +1,4 @@
-"""Augmentation of whole batches on their device: what happens to a sample depends on (seed, epoch, index) only."""
+"""Augmentation of batches on their device, a function of (seed, epoch, index) of each sample."""
 
 import math
 from collections.abc import Sequence
@@ -11,16 +11,16 @@ from torch import Tensor
 
 from leyden import require
 
-# The steps of a counter: odd 64-bit numbers, written as int64 holds them.
+# Steps of a counter: odd 64-bit numbers, as int64 holds them.
 INDEX_STEP, LANE_STEP = 0x9E3779B97F4A7C15 - 2**64, 0xD1B54A32D192ED03 - 2**64
 
 
 def draws(seed: int, epoch: int, index: Tensor, stream: int, k: int) -> Tensor:
-    """Uniform float32 (B, k) in [0, 1) for samples index (B,): a hashed counter (SplitMix64, Steele et al. 2014)."""
+    """Uniform float32 (B, k) in [0, 1) of samples index (B,): hashed counters (SplitMix64: Steele et al. 2014)."""
     key = int.from_bytes(blake2b(f"{seed} {epoch} {stream}".encode(), digest_size=8).digest(), "big", signed=True)
     z = index.long()[:, None] * INDEX_STEP + (torch.arange(k, device=index.device) * LANE_STEP + key)
     for shift, factor in (30, 0xBF58476D1CE4E5B9 - 2**64), (27, 0x94D049BB133111EB - 2**64):
-        z = (z ^ (z >> shift & 2 ** (64 - shift) - 1)) * factor  # the mask: >> of an int64 carries the sign down
+        z = (z ^ (z >> shift & 2 ** (64 - shift) - 1)) * factor  # masked, as >> carries the sign down
     return (z >> 40 & 0xFFFFFF).float() * 2.0**-24  # 24 bits are what a float32 holds
 
 
@@ -43,10 +43,7 @@ def whole(key: str, value: Any, low: int) -> Any:
 
 
 def rectangle(u: Tensor, scale: Sequence, ratio: Sequence, shape: torch.Size) -> tuple[Tensor, ...]:
-    """Top, left, height and width of a random part of a picture, from u (B, 4 or more).
-
-    `scale` is its share of the area, `ratio` its width over its height; it is cut at the sides of the picture.
-    """
+    """Top, left, height, width of a random part from u (B, 4): scale, of the area; ratio, of width to height."""
     area, aspect, top, left = u[:, :4].unbind(1)
     area = between(area, *scale) * (shape[2] * shape[3])
     aspect = between(aspect, *map(math.log, ratio)).exp()
@@ -60,12 +57,12 @@ class Transform:
     """One augmentation of a batch."""
 
     def __call__(self, x: Tensor, u: Tensor) -> Tensor:
-        """The batch x (B, C, H, W) changed as u (B, 5), uniform numbers, say; no value is read from the device."""
+        """The batch x (B, C, H, W) changed as u (B, 5) says; no value is read from the device."""
         raise NotImplementedError
 
 
 def augment(transforms: Sequence[Transform], x: Tensor, index: Tensor, seed: int, epoch: int) -> Tensor:
-    """The batch x (B, C, H, W) after the transforms; index (B,) are the numbers of its samples."""
+    """The batch x (B, C, H, W) of samples index (B,) after the transforms."""
     for stream, transform in enumerate(transforms):
         x = transform(x, draws(seed, epoch, index, stream, 5))
     return x
@@ -82,7 +79,7 @@ class HorizontalFlip(Transform):
 
 
 class ShiftCrop(Transform):
-    """Pad by pixels of zeros on each side and crop back to size at a random place."""
+    """Pad by zeros, `pixels` on each side, and crop back to size at a random place."""
 
     def __init__(self, pixels: int = 4):
         self.pixels = whole("ShiftCrop.pixels", pixels, 0)
@@ -94,7 +91,7 @@ class ShiftCrop(Transform):
 
 
 class RandomResizedCrop(Transform):
-    """Stretch a random part, `scale` of the area, over the whole picture, bilinear (Szegedy et al. 2014)."""
+    """Stretch a random part, `scale` of the area, over the picture, bilinear (Szegedy et al. 2014)."""
 
     ratio = 0.75, 1.3333
 
@@ -108,13 +105,13 @@ class RandomResizedCrop(Transform):
 
 
 def stretched(start: Tensor, part: Tensor, side: int) -> Tensor:
-    """Where the pixels of a side lie, from its middle, when a part (B, 1) of it is stretched over it: B x side."""
+    """Where the pixels of a side lie, from its middle, in a part (B, 1) that is stretched over it."""
     inside = (torch.arange(side, device=part.device) + 0.5) * (part / side) - 0.5
     return start + inside.clamp(min=0).minimum(part - 1) - (side - 1) / 2
 
 
 def sampled(x: Tensor, column: Tensor, row: Tensor) -> Tensor:
-    """The batch read at other places, counted in pixels from the middle, B x H x W: bilinear, zeros from outside."""
+    """The batch read elsewhere, in pixels from the middle: bilinear, zeros from outside."""
     grid = torch.stack(torch.broadcast_tensors(column * (2 / x.shape[3]), row * (2 / x.shape[2])), -1)
     return F.grid_sample(x.float(), grid, align_corners=False).to(x.dtype)  # bf16 coordinates would move pixels
 
@@ -128,7 +125,7 @@ class Affine(Transform):
         self.scale = within("Affine.scale", scale, 0.01, 100, count=2)
 
     def __call__(self, x: Tensor, u: Tensor) -> Tensor:
-        # not by F.affine_grid: that is a matrix product, which a GPU may do in TF32, with 10 bits to a coordinate
+        # not by F.affine_grid: a GPU may do its matrix product in TF32, with 10 bits to a coordinate
         h, w = x.shape[2:]
         turn, right, down = between(u[:, :3, None, None], -1, 1).unbind(1)
         scale = between(u[:, 4, None, None], *self.scale)
@@ -148,8 +145,7 @@ class Erasing(Transform):
         self.p, self.scale = within("Erasing.p", p, 0, 1), within("Erasing.scale", scale, 0, 1, count=2)
 
     def __call__(self, x: Tensor, u: Tensor) -> Tensor:
-        part = rectangle(u, self.scale, self.ratio, x.shape)
-        top, left, height, width = (p[:, None, None, None] for p in part)
+        top, left, height, width = rectangle(u[..., None, None, None], self.scale, self.ratio, x.shape)
         row = torch.arange(x.shape[2], device=x.device)[:, None] - top
         column = torch.arange(x.shape[3], device=x.device) - left
         inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
@@ -157,7 +153,7 @@ class Erasing(Transform):
 
 
 class BrightnessContrast(Transform):
-    """Multiply by a factor of 1 +- brightness, then stretch about the mean grey by 1 +- contrast, within 0..1."""
+    """Multiply by 1 +- brightness, then stretch about the mean grey by 1 +- contrast, within 0..1."""
 
     def __init__(self, brightness: float = 0.2, contrast: float = 0.2):
         self.brightness = within("BrightnessContrast.brightness", brightness, 0, 1)
@@ -167,7 +163,7 @@ class BrightnessContrast(Transform):
         brightness, contrast = between(u[:, :2, None, None, None], -1, 1).unbind(1)
         bright = (x * (1 + brightness * self.brightness)).clamp(0, 1)
         grey = bright.mean((2, 3), keepdim=True)  # of each channel
-        if x.shape[1] == 3:  # the eye's weights of red, green and blue (ITU-R BT.601)
+        if x.shape[1] == 3:  # the eye's weights (ITU-R BT.601)
             grey = 0.2989 * grey[:, 0:1] + 0.587 * grey[:, 1:2] + 0.114 * grey[:, 2:3]
         grey = grey.mean(1, keepdim=True)
         return grey.lerp(bright, 1 + contrast * self.contrast).clamp(0, 1).to(x.dtype)

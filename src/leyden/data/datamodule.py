@@ -1,9 +1,8 @@
-"""The LightningDataModule: splits, folds, loaders and facts of whatever `read` returns."""
+"""The LightningDataModule: splits, loaders and facts of whatever `read` returns."""
 
 import hashlib
-import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, cast
@@ -21,15 +20,14 @@ from leyden.data.samples import Samples, moments, to_float
 from leyden.resume import exact
 
 SPLITS = ("train", "val", "test")
-FEW = 1000  # transformed samples that mean and std are measured on
 
 
 @dataclass(eq=False)
 class DataModule(LightningDataModule):
     """A data set is a subclass with `read`; conf/data/_loader.yaml explains the arguments.
 
-    A batch is (x, y). x: float of B x shape, pictures in 0..1; of sequences a pair of values, B x T x F padded with
-    zeros, and lengths, B. y: int64 classes, or float targets.
+    A batch is (x, y). x: float of B x shape, pictures in 0..1; of sequences (B x T x F padded by zeros, lengths).
+    y: int64 classes, or float targets.
     """
 
     batch_size: int = 64
@@ -43,17 +41,17 @@ class DataModule(LightningDataModule):
     split_seed: int = 0
     seed: int = 0
     balanced: bool = False
-    augment: Sequence[Transform] | None = None
-    train_transforms: Sequence[v2.Transform] | None = None
-    eval_transforms: Sequence[v2.Transform] | None = None
+    augment: list[Transform] | None = None
+    train_transforms: list[v2.Transform] | None = None
+    eval_transforms: list[v2.Transform] | None = None
 
     allow_zero_length_dataloader_with_multiple_devices = True
     classes = cast(list[str] | None, None)  # their names, where the data has some
-    tested = "test"  # the split that Trainer.test runs on
+    tested = "test"  # by Trainer.test
 
     def __post_init__(self) -> None:
         super().__init__()
-        self.title, self.notes = type(self).__name__, dict[str, Any]()  # what run.json is to hold of the data
+        self.title, self.notes = type(self).__name__, dict[str, Any]()  # for run.json
         train, val = self.train_transforms or [], self.eval_transforms or []
         self.transforms = {"train": train, "val": val, "test": val}
         for name, low in ("batch_size", 1), ("folds", 2), ("split_seed", 0), ("seed", 0):
@@ -62,21 +60,20 @@ class DataModule(LightningDataModule):
             within(f"data.{name}", getattr(self, name), 0, 1)
         if self.num_workers != "auto":
             whole("data.num_workers", self.num_workers, 0)
-        folds = range(self.folds)
-        require(self.fold in (None, *folds), "data.fold", f"null or a whole number from 0 to {folds[-1]}", self.fold)
+        require(self.fold in (None, *range(self.folds)), "data.fold", "null or a number below data.folds", self.fold)
         for transform in self.augment or ():
             require(isinstance(transform, Transform), "data.augment", "Transforms of leyden.data.augment", transform)
 
     def read(self, split: str) -> tuple[Any, Tensor] | None:
-        """x, a tensor or a list of sequences, and y of train, val or test; None: val or test is cut from train."""
+        """x, a tensor or a list of sequences, and y of a split; None: val or test is cut from train."""
         raise NotImplementedError
 
     @cached_property
     def splits(self) -> dict[str, Samples]:
-        """The data of train, val and test; UserError where nothing is left to train on."""
+        """The data of train, val and test; UserError where none is left to train on."""
         splits: dict[str, Any] = {}
         for split in SPLITS:
-            with exact.isolated(self.seed):  # what it draws is the same for each split and in each command
+            with exact.isolated(self.seed):  # it draws alike for each split, in each command
                 pair = self.read(split)
             if pair and len(pair[0]) != len(pair[1]):
                 raise UserError(f"{self.title} has {len(pair[0])} samples but {len(pair[1])} targets for {split}.")
@@ -106,7 +103,7 @@ class DataModule(LightningDataModule):
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """What models and tasks need to know of the data, in plain values. Raises UserError where labels do not fit."""
+        """What models and tasks need to know of the data, in plain values; UserError where labels do not fit."""
         train = self.splits["train"]
         if train.y.is_floating_point():
             mean, std = moments([train.y.reshape(len(train), -1)])
@@ -115,17 +112,17 @@ class DataModule(LightningDataModule):
         low, high = int(labels.min()), int(labels.max())
         classes = self.classes or [str(label) for label in range(high + 1)]
         if low < 0 or high >= len(classes):
-            raise UserError(f"{self.title} has labels from {low} to {high}; its {len(classes)} classes count from 0.")
+            raise UserError(f"{self.title} has labels from {low} to {high}, but {len(classes)} classes, from 0.")
         if low == high:
             raise UserError(f"{self.title} has samples of one class only, {classes[low]}; it needs two or more.")
         counts = train.y.bincount(minlength=len(classes)).tolist()
         return self.facts_of_x(train) | {"outputs": len(classes), "classes": classes, "counts": counts}
 
     def facts_of_x(self, train: Samples) -> dict[str, Any]:
-        """Kind and shape of a sample as the model gets it, mean and std of each channel."""
+        """Of samples as the model gets them: kind, shape, mean and std by channel."""
         x, transforms = train.x, self.transforms["val"] or self.transforms["train"]
         if transforms and train.lengths is None:
-            some = stratified_order(train.y, 0)[:FEW]
+            some = stratified_order(train.y, 0)[:1000]
             try:
                 x, _, _ = Samples(x[some], train.y[some], transforms).__getitems__(list(range(len(some))))
             except (RuntimeError, TypeError) as error:
@@ -141,7 +138,7 @@ class DataModule(LightningDataModule):
 
     @cached_property
     def fingerprint(self) -> str:
-        """The sha256 of all samples, to tell whether two runs saw the same data."""
+        """Tells whether two runs saw the same data."""
         digest = hashlib.sha256()
         for samples in self.splits.values():
             for part in self.contents(samples):
@@ -153,8 +150,8 @@ class DataModule(LightningDataModule):
         for part in (*(samples.x if isinstance(samples.x, list) else [samples.x]), samples.y):
             yield part.contiguous().numpy()
 
-    def loader(self, split: str, shuffle: bool = False) -> DataLoader | list:
-        """The batches of one rank; shuffled ones come in an order of their own in each epoch."""
+    def loader(self, split: str, shuffle: bool = False) -> Any:
+        """The batches of one rank; if shuffled, each epoch has an order of its own."""
         samples, trainer = self.splits[split], self.trainer
         if not samples:
             return []
@@ -177,18 +174,18 @@ class DataModule(LightningDataModule):
             drop_last=bool(drop_last and shuffle),
             num_workers=workers,
             worker_init_fn=partial(exact.ignore_signals_in_worker, then=partial(pl_worker_init_function, rank=rank)),
-            generator=exact.generator(self.seed),  # of the workers' seeds, which else come out of the model's draws
+            generator=exact.generator(self.seed),  # of the workers' seeds, else drawn from the model's
             persistent_workers=workers > 0,
             pin_memory=bool(cuda if self.pin_memory == "auto" else self.pin_memory),
         )
 
-    def train_dataloader(self) -> DataLoader | list:
+    def train_dataloader(self) -> Any:
         return self.loader("train", shuffle=True)
 
-    def val_dataloader(self) -> DataLoader | list:
+    def val_dataloader(self) -> Any:
         return self.loader("val")
 
-    def test_dataloader(self) -> DataLoader | list:
+    def test_dataloader(self) -> Any:
         return self.loader(self.tested)
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
@@ -196,23 +193,18 @@ class DataModule(LightningDataModule):
         if isinstance(x, Tensor):
             x = self.trainer.precision_plugin.convert_input(to_float(x)) if self.trainer else to_float(x)
             if self.augment and self.trainer.training:
-                index = keys % len(self.splits["train"])
-                x = augment(self.augment, x, index, self.seed, self.trainer.current_epoch)
+                x = augment(self.augment, x, keys % len(self.splits["train"]), self.seed, self.trainer.current_epoch)
         return x, y
 
 
 def cores() -> int:
-    """The cores that this process may use: those of the machine divided among its ranks and the jobs beside it."""
+    """The cores of this process, divided among its ranks and the jobs beside it."""
     free = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    sharing = (int(os.environ.get(name, 1)) for name in ("LEYDEN_PARALLEL", "LOCAL_WORLD_SIZE"))
-    return max(1, free // math.prod(sharing))
+    return max(1, free // int(os.environ.get("LEYDEN_PARALLEL", 1)) // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
 
 
 def stratified_order(y: Tensor, seed: int) -> Tensor:
-    """A random order in which each slice holds the classes in their shares: int64 of the length of y.
-
-    Each of the n samples of a class gets a place (i + 1/2) / n of its own, and all samples are sorted by place.
-    """
+    """A random order in which each slice holds the classes in their shares: sample i of n has place (i + 1/2) / n."""
     order = exact.shuffled(len(y), seed)
     if y.is_floating_point():
         return order

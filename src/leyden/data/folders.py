@@ -1,4 +1,4 @@
-"""Data in folders, one for each class, and above them, where it is split already, one for each split; sequences."""
+"""Data in folders, one for each class, in one for each split where it is split already; sequences."""
 
 import hashlib
 import json
@@ -21,13 +21,13 @@ from leyden.data.datamodule import SPLITS, DataModule
 from leyden.files import lock, read_json, replacing
 
 log = logging.getLogger(__name__)
-NUMBER = re.compile(r'(^|,)[\s"]*([-+.\d]|(nan|inf|infinity)\b)', re.IGNORECASE)  # a cell that begins like one
+NUMBER = re.compile(r'(^|,)[\s"]*([-+.\d]|(nan|inf|infinity)\b)', re.IGNORECASE)  # begins a cell
 
 
 class Folders(DataModule):
-    """Files from <root>/<class>/**, or from <root>/train, val, test with classes in each; a child reads them.
+    """Files of <root>/<class>/**, or of <root>/train, val, test with classes in each; a child reads them.
 
-    The classes are the folders of train; a run is given those of its training. What begins with a dot is no data.
+    The classes are the folders of train, or those of a run's training. What begins with a dot is no data.
     """
 
     what: str  # the files in a word
@@ -57,16 +57,18 @@ class Folders(DataModule):
 
     @cached_property
     def listing(self) -> dict[str, tuple[list[str], list[int]]]:
-        """The files of each split, relative to the root, '2' before '10', and the index of the class of each.
-
-        Raises UserError for a class that train does not have, or one that has no file to train on.
-        """
+        """The files of each split, relative to the root, without linked folders, and the index of each one's class."""
         listing, index = {}, {name: number for number, name in enumerate(self.classes)}
         for split, root in self.roots.items():
-            every = {os.path.relpath(path, self.root): name for name, path in walk(root)}
+            every = dict[str, str]()
+            for name in folders(root):
+                for folder, inner, files in os.walk(root / name):
+                    inner[:] = [part for part in inner if part[0] != "."]
+                    place = os.path.relpath(folder, self.root)
+                    every |= {os.path.join(place, file): name for file in files if file[0] != "."}
             found = {path: name for path, name in every.items() if path.lower().endswith(self.endings)}
-            if others := every.keys() - found.keys():
-                log_once("%d files of other kinds in %s are left out: %s", len(others), root, listed(sorted(others)))
+            if others := [path for path in every if path not in found]:
+                log_once("%d files of other kinds in %s are left out: %s", len(others), root, listed(others))
             there = set(found.values())
             if strange := sorted(there - index.keys()):
                 raise UserError(f"{root} has the classes {listed(strange)} that train does not have.")
@@ -75,17 +77,6 @@ class Folders(DataModule):
             paths = sorted(found, key=natural)
             listing[split] = paths, [index[found[path]] for path in paths]
         return listing
-
-
-def walk(root: Path) -> Iterator[tuple[str, str]]:
-    """The files below each folder, with its name. Links are followed, but none to a folder that was entered before."""
-    for name in folders(root):
-        entered = {str(root.resolve()), *map(str, root.resolve().parents)}
-        for folder, inner, files in os.walk(root / name, followlinks=True):
-            real = os.path.realpath(folder)
-            inner[:] = [part for part in inner if part[0] != "." and real not in entered]
-            yield from ((name, os.path.join(folder, file)) for file in files if file[0] != "." and real not in entered)
-            entered.add(real)
 
 
 def folders(root: Path) -> list[str]:
@@ -110,13 +101,13 @@ def log_once(*line: Any) -> None:
 
 
 def state(path: Path) -> list[int]:
-    """Size and time of change in ns; nothing of a file that is not there."""
+    """Size and time of change in ns, if it is there."""
     return [path.stat().st_size, path.stat().st_mtime_ns] if path.exists() else []
 
 
 @contextmanager
 def remembered(data_dir: Path, kind: str, *key: Any) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """The file in <data_dir>/<kind> of a key, locked, and its content, which is written if it is changed."""
+    """The file in <data_dir>/<kind> of a key, locked, and its content, which is written back."""
     memory = data_dir / kind / f"{hashlib.blake2b(repr(key).encode(), digest_size=8).hexdigest()}.json"
     try:
         memory.parent.mkdir(parents=True, exist_ok=True)
@@ -139,20 +130,13 @@ class SequenceFolder(Folders):
     def read(self, split: str) -> tuple[list[Tensor], Tensor] | None:
         if split not in self.roots:
             return None
+        columns = load(self.root / self.listing["train"][0][0]).shape[1]
         names, labels = self.listing[split]
-        first = self.root / self.listing["train"][0][0]
-        x, columns = [load(self.root / name) for name in names], load(first).shape[1]
-        for name, sequence in zip(names, x, strict=True):
-            if sequence.shape[1] != columns:
-                raise UserError(f"{self.root / name} has {sequence.shape[1]} columns, but {first} has {columns}.")
-        return x, torch.tensor(labels)
+        return [load(self.root / name, columns) for name in names], torch.tensor(labels)
 
 
-def load(path: Path) -> Tensor:
-    """A sequence as float of T x F; a first line of a .csv file without any number is a header.
-
-    Raises UserError for a file that cannot be read, of another shape, without steps, or with NaN or infinity.
-    """
+def load(path: Path, columns: int | None = None) -> Tensor:
+    """A finite sequence as float of T x columns; a first line of a .csv file without any number is a header."""
     try:
         if path.suffix.lower() == ".csv":
             lines = [line for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
@@ -160,11 +144,13 @@ def load(path: Path) -> Tensor:
             values = np.loadtxt(lines, delimiter=",", quotechar='"', comments=None, ndmin=2) if lines else np.empty(0)
         else:
             values = np.load(path)
-    except Exception as error:  # a damaged head of a .npy file has errors of many kinds
+    except Exception as error:  # of many kinds
         raise UserError(f"{path} cannot be read as a sequence ({said(error)}).") from error
-    if values.dtype.kind not in "buif" or values.ndim != 2 or values.size == 0:
-        raise UserError(f"{path} holds {values.dtype} of shape {list(values.shape)}, not numbers of T x F, T > 0.")
+    fits = values.ndim == 2 and values.size and columns in (None, values.shape[1])
+    if values.dtype.kind not in "buif" or not fits:
+        what = f"numbers of T x {columns or 'F'}, T > 0"
+        raise UserError(f"{path} holds {values.dtype} of shape {list(values.shape)}, not {what}.")
     sequence = torch.from_numpy(values.astype(np.float64)).float()
     if len(bad := (~sequence.isfinite().all(1)).nonzero()):
-        raise UserError(f"{path} holds NaN or infinity at step {int(bad[0])}, counted from 0.")
+        raise UserError(f"{path} holds NaN or infinity at step {int(bad[0])} from 0.")
     return sequence

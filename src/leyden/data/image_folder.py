@@ -1,4 +1,4 @@
-"""Your own photographs, in a folder for each class: a first look at the files, and how a batch gets them."""
+"""Your own photographs, in a folder for each class: a first look, and how a batch gets them."""
 
 import hashlib
 import os
@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import ImageColor
 from torch import Tensor
 
 from leyden import UserError, listed, require
@@ -42,17 +41,16 @@ class ImageFolder(Folders):
         sides = [size, size] if isinstance(size, int) else size
         two = isinstance(sides, Sequence) and len(sides) == 2 and all(type(n) is int and n > 0 for n in sides)
         own = size is None and not cache and all(self.transforms.values())
-        need = "a side in pixels or '[height,width]'; null needs train_transforms and eval_transforms, and no cache"
+        need = "a side in pixels or '[height,width]'; null needs transforms of train and eval, and no cache"
         require(two or own, "data.size", need, size)
         require(channels in MODES, "data.channels", "1 for grey or 3 for colour", channels)
         require(on_bad_file in ("error", "skip"), "data.on_bad_file", "error or skip", on_bad_file)
-        ImageColor.getrgb(background)  # ValueError for what is no colour
         self.settings: Any = (tuple(sides) if sides else None), channels, background
         self.skip, self.cache, self.data_dir = on_bad_file == "skip", cache, Path(data_dir)
         self.known, self.bad = dict[str, Any](), dict[str, str]()
 
     def read(self, split: str) -> tuple["Pictures", Tensor] | None:
-        """The pictures that can be decoded, after a look at new files; UserError if others are not to be skipped."""
+        """The pictures that can be decoded, after a look at new files; UserError for others, or a skip."""
         if split not in self.roots:
             return None
         (names, labels), root = self.listing[split], self.roots[split]
@@ -66,9 +64,9 @@ class ImageFolder(Folders):
             if self.cache and (self.skip or not bad):
                 pictures.write_cache(memory, [known[names[row]][2] for row in good])
         if bad:
-            then = "they are skipped" if self.skip else "repair or delete them, or type data.on_bad_file=skip"
-            lines = listed((f"{name}: {why}" for name, why in bad.items()), "\n  ")
-            what = f"{len(bad)} of {len(names)} pictures in {root} cannot be decoded; {then}:\n  {lines}"
+            then = "skipped" if self.skip else "repair or delete them, or type data.on_bad_file=skip"
+            what = f"{len(bad)} of {len(names)} pictures in {root} cannot be decoded; {then}:\n  "
+            what += listed((f"{name}: {why}" for name, why in bad.items()), "\n  ")
             if not self.skip:
                 raise UserError(what)
             log_once("%s", what)
@@ -78,7 +76,7 @@ class ImageFolder(Folders):
         return pictures, torch.tensor(labels)[good]
 
     def look(self, name: str) -> list[Any] | str:
-        """State and digest of a file, with the sums that `moments` needs; or why it cannot be decoded."""
+        """State, digest and sums of a file, or why it cannot be decoded."""
         file = self.root / name
         try:
             planes = decode(file, *self.settings).flatten(1).numpy()
@@ -100,17 +98,14 @@ class ImageFolder(Folders):
 
 
 class Pictures(OnDisk):
-    """N x C x H x W of uint8 on disk: files that are decoded when they are asked for, or `cache`, all of them decoded.
-
-    The names are one array of bytes, which worker processes share: of a list of texts each would come to hold a copy.
-    """
+    """N x C x H x W of uint8: files that are decoded when asked for, or a `cache` of all."""
 
     cache: Path | None = None
     slow = True
 
     def __init__(self, root: Path, names: list[str], size: tuple[int, int] | None, channels: int, background: str):
         super().__init__((len(names), channels, *(size or ())))
-        self.root, self.names = str(root), np.array([os.fsencode(name) for name in names])
+        self.root, self.names = str(root), np.array([os.fsencode(name) for name in names])  # which workers share
         self.settings = size, channels, background
 
     def files(self, rows: Tensor) -> list[str]:
@@ -123,7 +118,7 @@ class Pictures(OnDisk):
         return torch.stack([decode(os.path.join(self.root, file), *self.settings) for file in self.files(rows)])
 
     def write_cache(self, memory: Path, digests: list[str]) -> None:
-        """Take them from now on from a file beside the memory; those of other contents are deleted."""
+        """Take them from now on from a file beside the memory; older ones are deleted."""
         key = hashlib.blake2b(repr((self.names.tolist(), digests)).encode(), digest_size=16).hexdigest()
         path = memory.with_name(f"{memory.stem}-{key}.u8")
         if not path.exists():
@@ -136,7 +131,7 @@ class Pictures(OnDisk):
 
 
 def in_turn(function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
-    """The function's result for each item; several are under way at once, each in a thread with one of torch."""
+    """The function's result for each item, by threads with one of torch each."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

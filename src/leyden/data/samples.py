@@ -30,14 +30,12 @@ def transformed(x: Tensor, transforms: Sequence[Callable[[Tensor], Tensor]]) -> 
 class Samples(Dataset):
     """Samples of one shape, each after the transforms, or sequences of T x F, a list or `OnDisk`.
 
-    A key is epoch * length + index, as `exact.Order` gives it. A batch is (x, y, keys); of sequences x is a pair of
-    values, B x T x F padded with zeros, and lengths, B.
+    A key is epoch * length + index, as `exact.Order` gives it. A batch is (x, y, keys), as a DataModule takes it.
     """
 
     def __init__(self, x: Any, y: Tensor, transforms: Sequence[Callable[[Tensor], Tensor]] = (), seed: int = 0):
         self.x, self.y, self.transforms, self.seed = x, y, transforms, seed
-        lengths = torch.tensor(list(map(len, x))) if isinstance(x, list) else getattr(x, "lengths", None)
-        self.lengths: Tensor | None = lengths
+        self.lengths = torch.tensor(list(map(len, x))) if isinstance(x, list) else getattr(x, "lengths", None)
 
     def __len__(self) -> int:
         return len(self.y)
@@ -62,10 +60,7 @@ class Samples(Dataset):
 
 
 class OnDisk:
-    """Samples of `shape`, N x ..., that `read(rows)` of a child reads when they are asked for.
-
-    As of a tensor, an int gives a sample, another index a part, and index_select reads a batch.
-    """
+    """Samples of `shape`, N x ..., that `read(rows)` of a child reads: one for an int, a batch for index_select."""
 
     read: Callable[[Tensor], Tensor]
 
@@ -87,10 +82,7 @@ class OnDisk:
 
 
 def moments(parts: Iterable[Tensor]) -> tuple[list[float], list[float]]:
-    """Mean and standard deviation of each channel (dimension 1) after `to_float`; 1 for a deviation of 0.
-
-    The parts need not be in memory together (Chan et al. 1979).
-    """
+    """Mean and standard deviation, or 1 for 0, of each channel (dimension 1), merged as by Chan et al. (1979)."""
     total, mean, squares = 0, torch.tensor(0.0), torch.tensor(0.0)
     for part in parts:
         channels = part.transpose(0, 1).flatten(1)

@@ -16,10 +16,10 @@ from leyden.data.datamodule import DataModule
 from leyden.data.folders import log_once, natural
 from leyden.data.samples import Samples, moments
 
-FEW, MOST = 20, 1000  # whole numbers that still look like classes; categories of a column
+FEW = 20  # different whole numbers that are classes
 GROUPS = re.compile(r"[+-]?\d{1,3}([,' \u00a0\u2009\u202f]\d{3})+(\.\d*)?")  # 1,234,567.8
 SWAP = str.maketrans(",.", ".,")
-DATE = "date"  # in place of a decimal mark: numbers are seconds, written as dates and times of ISO 8601
+DATE = "date"  # in place of a decimal mark: seconds, written as dates and times of ISO 8601
 PACKED = "", ".gz", ".bz2", ".zip", ".xz", ".zst", ".tar"
 ENDINGS = (".parquet", *(kind + packed for kind in (".csv", ".tsv") for packed in PACKED))
 
@@ -27,8 +27,8 @@ ENDINGS = (".parquet", *(kind + packed for kind in (".csv", ".tsv") for packed i
 class Table(DataModule):
     """The rows of a CSV or Parquet file; conf/data/table.yaml explains the arguments.
 
-    x is B x columns: a number less the column's `offset`, the index of a category, or NaN where the value is missing.
-    The facts' `columns` hold the `categories` of the training rows, "" for missing, or `fill`, their median.
+    x is B x columns: a number less the column's `offset`, the index of a category, or NaN for a missing value. The
+    facts' `columns` hold the `categories` of the training rows, "" for missing, or `fill`, their median.
     """
 
     def __init__(
@@ -48,9 +48,9 @@ class Table(DataModule):
         super().__init__(**loader)
         self.path, self.target = Path(path).expanduser(), str(target)
         self.format = separator, missing or [], encoding, compression
-        lists = numeric, categorical, ignore
-        self.numeric, self.categorical, self.ignore = ([str(name) for name in names or []] for names in lists)
-        kinds: dict[str, list[str]] = {"auto": [], "classes": self.categorical, "numbers": self.numeric}
+        named = ([str(name) for name in names or []] for names in (numeric, categorical, ignore))
+        self.numeric, self.categorical, self.ignore = named
+        kinds = {"auto": list[str](), "classes": self.categorical, "numbers": self.numeric}
         require(target_kind in kinds, "data.target_kind", "auto, classes or numbers", target_kind)
         kinds[target_kind].append(self.target)
 
@@ -79,21 +79,15 @@ class Table(DataModule):
         return torch.tensor(codes({"categories": self.classes}, texts), dtype=torch.int64)
 
     def column(self, name: str, texts: list[str], train: list[int]) -> dict[str, Any]:
-        """What the facts say of a column: its kind comes from all rows, the rest from the training rows."""
+        """What the facts say of a column: its kind is that of all rows, the rest of the training rows."""
         if found := self.numbers(name, texts):
             values, form = found
             known = (values - form.get("offset", 0.0))[train].float()
             return {"name": name, "fill": float(known[~known.isnan()].median().nan_to_num()), **form}
-        categories = sorted({texts[row] for row in train})
-        if len(categories) > MOST:
-            raise UserError(f"{name} of {self.path} has {len(categories)} categories; type 'data.ignore=[{name}]'.")
-        return {"name": name, "categories": categories}
+        return {"name": name, "categories": sorted({texts[row] for row in train})}
 
     def numbers(self, name: str, texts: list[str]) -> tuple[Tensor, dict[str, Any]] | None:
-        """The values of a column in float64, and what `codes` needs to read it; None for categories.
-
-        An `offset` is to be subtracted in float64. Raises UserError for text among numbers.
-        """
+        """A column's values in float64, and their form for `codes`; None for categories. UserError for mixed cells."""
         if name in self.categorical:
             return None
         forms = [".", DATE] if self.mark == "," else [",", ".", DATE] if "," in "".join(texts) else [".", ",", DATE]
@@ -107,13 +101,12 @@ class Table(DataModule):
             raise UserError(f"{what}; mend it, add it to data.missing, or type 'data.categorical=[{name}]'.")
         form: dict[str, Any] = {} if decimal == "." else {"decimal": decimal}
         numbers = values[~values.isnan()]
-        close = len(numbers.float().unique()) < len(numbers.unique())  # a float32 cannot tell them apart
+        close = len(numbers.float().unique()) < len(numbers.unique())  # some are equal as float32
         if decimal == DATE or (close and numbers.median().abs() > numbers.std()):
             form["offset"] = float(numbers.median())
-        apart = len(set(texts) - {""})
-        equal = apart - len((numbers - form.get("offset", 0.0)).float().unique())
-        if equal > apart / 100:
-            log_once("%s of %s: %d of %d different values are equal as float32.", name, self.path, equal, apart)
+        apart, kept = len(set(texts) - {""}), len((numbers - form.get("offset", 0.0)).float().unique())
+        if kept < 0.99 * apart:
+            log_once("%s of %s: %d of %d different values are equal as float32", name, self.path, apart - kept, apart)
         return values, form
 
     def facts_of_x(self, train: Samples) -> dict[str, Any]:
@@ -126,7 +119,7 @@ class Table(DataModule):
 
 
 def number(text: str, decimal: str = ".") -> float:
-    """A cell as a number; NaN if it is none that a float32 can hold."""
+    """A cell as a number; NaN if a float32 cannot hold it."""
     try:
         if decimal == DATE:
             time = datetime.fromisoformat(text)
@@ -139,7 +132,7 @@ def number(text: str, decimal: str = ".") -> float:
 
 
 def codes(column: dict[str, Any], texts: list[str]) -> list[float]:
-    """Cells of a column as x holds them; NaN is a missing number, or a category that training has not seen."""
+    """Cells of a column as x holds them; NaN: a missing number, or a category that train lacks."""
     if "categories" not in column:
         return [number(text, column.get("decimal", ".")) - column.get("offset", 0.0) for text in texts]
     index = {name: float(place) for place, name in enumerate(column["categories"])}
@@ -149,7 +142,7 @@ def codes(column: dict[str, Any], texts: list[str]) -> list[float]:
 def load(
     path: Path, separator: str | None, missing: list[str], encoding: str = "utf-8", compression: str = "infer"
 ) -> tuple[dict[str, list[str]], list[int], str | None]:
-    """The cells by column, "" where missing, the line of each row, the separator; UserError if it is no table."""
+    """The cells by column, "" where missing, the line of each row, the separator."""
     import pandas as pd  # slow
 
     how = {"header": None, "dtype": object, "keep_default_na": False, "skip_blank_lines": False, "engine": "python"}
@@ -165,20 +158,19 @@ def load(
                 head = read(sep="\0", quoting=csv.QUOTE_NONE, nrows=1).iat[0, 0]
                 mark = max(",;\t", key=lambda mark: len(next(csv.reader([head], delimiter=mark))))
             frame = read(sep=mark)
-    except Exception as error:  # decoders and archives have errors of many kinds
+    except Exception as error:  # of many kinds
         fix = f"({said(error)}); see data.path, data.separator, data.encoding and data.compression."
         if parquet and isinstance(error, ImportError):
             fix = "without pyarrow; type: pip install pyarrow"
         raise UserError(f"{path.absolute()} cannot be read {fix}") from error
-    breaks = frame.map(lambda cell: str(cell).count("\n")).sum(axis=1)  # inside quotes
-    frame.index = (breaks + 1).cumsum()
+    frame.index = (frame.map(lambda cell: str(cell).count("\n")).sum(axis=1) + 1).cumsum()  # lines, also in quotes
     frame = frame.map(lambda cell: str(cell).strip(), na_action="ignore")
     lines = frame.index[(frame.notna() & frame.ne("")).any(axis=1)].tolist()
     if len(lines) < 2:
-        raise UserError(f"{path} has no rows; it needs a header and a row for each sample.")
+        raise UserError(f"{path} has no rows below a header.")
     frame = frame.loc[lines[1:]].set_axis(frame.loc[lines[0]].tolist(), axis=1)
     if not frame.columns.is_unique:
-        raise UserError(f"The header of {path} has a name twice: {listed(frame)}; rename one.")
+        raise UserError(f"The header of {path} has a name twice: {listed(frame)}.")
     if (short := frame.isna().any(axis=1)).any():
-        raise UserError(f"Line {short.idxmax()} of {path} has fewer cells than the header; mend it.")
+        raise UserError(f"Line {short.idxmax()} of {path} has fewer cells than the header.")
     return frame.mask(frame.isin(missing), "").to_dict("list"), lines[1:], mark

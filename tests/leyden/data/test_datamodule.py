@@ -80,7 +80,7 @@ def test_folds_are_disjoint_complete_and_stratified():
         ({"test_fraction": math.nan}, "`data.test_fraction` must be a number from 0 to 1; got `nan`."),
         ({"num_workers": -1}, "`data.num_workers` must be a whole number from 0 up; got `-1`."),
         ({"num_workers": "all"}, "`data.num_workers` must be a whole number from 0 up; got `all`."),
-        ({"fold": 5, "folds": 5}, "`data.fold` must be null or a whole number from 0 to 4; got `5`."),
+        ({"fold": 5, "folds": 5}, "`data.fold` must be null or a number below data.folds; got `5`."),
         ({"augment": ["flip"]}, "`data.augment` must be Transforms of leyden.data.augment; got `flip`."),
         ({"num_classes": 0}, "`data.num_classes` must be a whole number from 1 up; got `0`."),
         ({"num_samples": 0}, "`data.num_samples` must be a whole number from 1 up; got `0`."),

@@ -212,7 +212,6 @@ def test_quotes_and_empty_lines(table):
         ("a,label\n1,x\n2,y\n", {"target_kind": "numbers"}, "Column label .*'x' in line 2"),
         ("a,label\n\xff,x\n", {"encoding": "latin-1"}, "cannot be read .*utf-8"),
         ('a,label\n"1,x\n', {}, "cannot be read"),
-        ("a,label\n" + "".join(f"n{i},{i % 2}\n" for i in range(2000)), {}, r"1400 categories.*data.ignore=\[a\]"),
     ],
 )
 def test_a_file_that_makes_no_table(table, text, options, wrong):

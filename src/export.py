@@ -29,18 +29,14 @@ def export(cfg: DictConfig) -> str:
         with output.writing(target, cfg.overwrite) as beside:
             # the checkpoint's task, and what it makes of real samples or of its own example
             process.set_global_torch_flags(cfg)
-            task: Any = build.trained(cfg)
-            task.float().eval()
-            module: Any
-            if isinstance(task, Supervised):
-                module, metadata, cases = graph.from_data(task, build.data(cfg), graph.metadata_of(cfg, task.meaning))
-            else:
-                module, metadata, cases = graph.from_example(task)
-            metadata.run, metadata.checkpoint = run.directory.name, Path(cfg.run).name
-            metadata.commit, metadata.versions = run.record.get("commit"), record.origin(cfg)["versions"]
+            task: Any = build.trained(cfg).float().eval()
+            ours = isinstance(task, Supervised)
+            module, metadata, cases = graph.from_data(cfg, task) if ours else graph.from_example(task)
+            facts = vars(metadata) | {"run": run.directory.name, "checkpoint": Path(cfg.run).name}
+            facts |= {"commit": run.record.get("commit"), "versions": record.environment()["versions"]}
 
             # the file beside its place, which it takes only if it gives the same
-            formats.write(cfg.format, module, cases[0][0], metadata, beside)
+            formats.write(cfg.format, module, cases[0][0], facts, beside)
             report = {"file": str(target), "format": cfg.format, "bytes": beside.stat().st_size}
             report |= formats.check(cfg.format, beside, module, metadata, cases)
         own.update(export=report)

@@ -22,8 +22,6 @@ def predict(cfg: DictConfig) -> int:
 
     with process.restored(), record.recording(cfg):
         require((cfg.input is None) != (cfg.split is None), "input", "given, or else `split`, not both", cfg.input)
-        splits = "train, val, test, predict"
-        require(cfg.split is None or cfg.split in splits.split(", "), "split", f"one of {splits}", cfg.split)
         require(isinstance(cfg.top_k, int) and cfg.top_k > 0, "top_k", "a whole number from 1 up", cfg.top_k)
         path = Path(cfg.output).expanduser().absolute() if cfg.output else None
         good = path is None or path.suffix.lower() in (".csv", ".jsonl")
@@ -38,7 +36,7 @@ def predict(cfg: DictConfig) -> int:
             outputs: Any = build.trainer(cfg, []).predict(model, source)
             rows = output.save(outputs, path, beside, cfg.overwrite)
         if path:
-            log.info("%s row%s in %s", f"{len(rows):,}", "s" * (len(rows) != 1), path)
+            log.info("%d rows in %s", len(rows), path)
         if unreadable := rows["error"].count():
             message = f"{unreadable} of {len(rows)} inputs could not be read; see the column error."
             if cfg.strict or unreadable == len(rows):
@@ -52,7 +50,7 @@ def prepare(cfg: DictConfig) -> tuple[Any, Any]:
     from lightning.pytorch.utilities.model_helpers import is_overridden
     from torch.utils.data import DataLoader
 
-    from leyden.data.datamodule import DataModule, cores
+    from leyden.data.datamodule import SPLITS, DataModule, cores
     from leyden.deploy import graph, inputs, predictor
     from leyden.run import build
     from leyden.tasks.supervised import Supervised
@@ -62,17 +60,15 @@ def prepare(cfg: DictConfig) -> tuple[Any, Any]:
     if not (cfg.split if own else isinstance(task, Supervised)):
         needs = "a predict_step(batch, batch_idx) that returns a dict, and split=test in place of input"
         raise UserError(f"{type(task).__name__} needs {needs}.")
-    for key in ("batch_size", "num_workers"):
-        if cfg[key] is not None:
-            cfg.data[key] = cfg[key]
+    cfg.data.update({key: cfg[key] for key in ("batch_size", "num_workers") if cfg[key] is not None})
     data: Any = build.data(cfg, cfg.split) if cfg.split else None
     if own:
         return task, predictor.to_predict(data, cfg.split)
     metadata = graph.metadata_of(cfg, task.meaning)
     model = predictor.Predictor(graph.Graph(task), metadata, cfg.top_k, cfg.all_probs)
     if data:
-        if not isinstance(data, DataModule) or cfg.split == "predict":
-            raise UserError("`split` must be one of train, val, test of a datamodule of leyden.")
+        good = cfg.split in SPLITS and isinstance(data, DataModule)
+        require(good, "split", f"one of {', '.join(SPLITS)} of a datamodule of leyden", cfg.split)
         return model, predictor.of_split(cfg.split, data)
     samples: Any = inputs.of_path(str(cfg.input), metadata)
     transforms = [build.make(cfg, "data.eval_transforms", node) for node in cfg.data.get("eval_transforms") or []]

@@ -157,7 +157,7 @@ def test_values(trained, typed, tmp_path):
         (["input={pictures}", "output={tmp}/o.xlsx"], r"\.csv or \.jsonl"),
         (["input={pictures}", "model.channels=[4]", "output={tmp}/o.csv"], "fit this model"),
         (["input={pictures}", "split=test"], "`input` must be given, or else `split`, not both"),
-        (["split=all"], "`split` must be one of train, val, test, predict; got `all`"),
+        (["split=all"], "`split` must be one of train, val, test of a datamodule of leyden; got `all`"),
         (["split=predict"], "must be one of train, val, test of a datamodule"),
         (["input={pictures}", "top_k=0"], "top_k"),
         (["input={pictures}", "model=a.onnx"], "cannot be chosen for a run"),

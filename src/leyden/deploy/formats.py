@@ -15,38 +15,37 @@ from torch import Tensor, nn
 from torch._higher_order_ops.scan import scan
 
 from leyden import Failed, UserError, said
-from leyden.deploy.graph import Cases, Metadata
+from leyden.deploy.graph import Cases, Dims, Metadata
 
 ENDINGS = {"onnx": ".onnx", "pt2": ".pt2", "torchscript": ".pt", "state_dict": ".pth"}
 EXTRA = "leyden.json"  # the metadata in torch's files
 TOLERANCE, RESIZED = 1e-4, 0.01  # largest difference; the same where pictures are resized, in whole levels
 
 
-def write(form: str, graph: Any, example: tuple[Tensor, ...], metadata: Metadata, path: Path) -> None:
-    """Write a graph in one of ENDINGS; UserError if its exporter cannot follow it."""
-    fields = vars(metadata)
-    extra: dict[str, Any] = {EXTRA: json.dumps(fields)}
+def write(form: str, graph: Any, example: tuple[Tensor, ...], facts: dict[str, Any], path: Path) -> None:
+    """Write a graph in one of ENDINGS, with the fields of its metadata; UserError if its exporter cannot follow it."""
+    extra: dict[str, Any] = {EXTRA: json.dumps(facts)}
     with quiet_exporter(form), torch.no_grad():
         if form == "state_dict":
             weights = graph.model.state_dict()
-            weights.metadata = fields
+            weights.metadata = facts
             return torch.save(weights, path)
         if form == "torchscript":
-            return torch.jit.save(torch.jit.trace(graph, example, check_trace=False), str(path), _extra_files=extra)
-        shapes: Any = dynamic_shapes(metadata)
+            return torch.jit.save(torch.jit.trace(graph, example, check_trace=False), path, _extra_files=extra)
+        shapes: Any = dynamic_shapes(facts["inputs"])
         program = torch.export.export(with_scans(graph), example, dynamic_shapes=shapes, strict=False)
         if form == "pt2":
             return torch.export.save(program, path, extra_files=extra)
-        names: dict[str, Any] = {"input_names": list(metadata.inputs), "output_names": list(metadata.outputs)}
-        onnx: Any = torch.onnx.export(program, dynamic_shapes=shapes, external_data=False, verbose=False, **names)
-        onnx.model.metadata_props.update({name: json.dumps(value) for name, value in fields.items()})
-        return onnx.save(str(path), external_data=False)
+        names: Any = {f"{part}_names": list(facts[f"{part}s"]) for part in ("input", "output")}
+        onnx: Any = torch.onnx.export(program, dynamic_shapes=shapes, verbose=False, **names)
+        onnx.model.metadata_props.update({name: json.dumps(value) for name, value in facts.items()})
+        return onnx.save(path, external_data=False)
 
 
-def dynamic_shapes(metadata: Metadata) -> Any:
+def dynamic_shapes(inputs: dict[str, Dims]) -> Any:
     """The dimensions of any size of each input, as torch.export wants them for a forward(*inputs)."""
-    named = ({axis: d for axis, d in enumerate(dims) if isinstance(d, str)} for dims in metadata.inputs.values())
-    return (tuple({axis: torch.export.Dim(name) for axis, name in part.items()} for part in named),)
+    dim = torch.export.Dim
+    return (tuple({axis: dim(d) for axis, d in enumerate(dims) if isinstance(d, str)} for dims in inputs.values()),)
 
 
 @contextmanager
@@ -55,11 +54,8 @@ def quiet_exporter(form: str) -> Iterator[None]:
     logging.disable(logging.WARNING)
     torch.compiler.reset()  # else sizes that an earlier export of this process saw may be taken for fixed ones
     try:
-        with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"), redirect_stderr(io.StringIO()):
             yield
-    except OSError:
-        raise
     except Exception as error:
         reason = said(error.__cause__ or error)[:200]
         raise UserError(f"format={form} cannot follow this model ({reason}); type another format.") from error
@@ -88,27 +84,26 @@ def load(form: str, path: Path, graph: Any) -> Callable[..., Any]:
 def check(form: str, path: Path, graph: nn.Module, metadata: Metadata, cases: Cases) -> dict[str, Any]:
     """The largest difference, of values in the target's standard deviations, its limit, and the sizes tried.
 
-    Raises Failed where the file does not run at all sizes, or is further from the checkpoint.
+    Raises Failed where the file does not run at each size, or differs by more.
     """
+    scale, apart = torch.tensor(metadata.target_std or 1.0, dtype=torch.float64), list[Tensor]()
     try:
         run = load(form, path, graph)
-        with torch.no_grad():
-            results = [run(*inputs) for inputs, _ in cases]
+        for inputs, expected in cases:
+            with torch.no_grad():
+                outputs = run(*inputs)
+            actual = outputs if isinstance(outputs, list | tuple) else [outputs]
+            for one, other in zip(map(torch.as_tensor, actual), expected, strict=True):
+                if one.shape != other.shape:
+                    raise ValueError(f"it gives {list(one.shape)}, the checkpoint {list(other.shape)}")
+                apart.append(((one.double() - other.double()).abs() / scale).max())
     except Exception as error:  # runtimes have errors of many kinds, and long ones
-        raise Failed(f"The exported file does not run ({said(error)[:300]}). Nothing was written.") from error
-    difference, scale = torch.zeros(()), torch.tensor(metadata.target_std or 1.0, dtype=torch.float64)
-    for (_, expected), outputs in zip(cases, results, strict=True):
-        actual = [torch.as_tensor(part) for part in (outputs if isinstance(outputs, list | tuple) else [outputs])]
-        got, want = ([list(part.shape) for part in parts] for parts in (actual, expected))
-        if got != want:
-            raise Failed(f"The exported file gives outputs of {got}, the checkpoint of {want}. Nothing was written.")
-        for one, other in zip(actual, expected, strict=True):  # NaN if any is
-            difference = difference.maximum(((one.double() - other.double()).abs() / scale).max())
-    limit = RESIZED if metadata.size else TOLERANCE
+        raise Failed(f"The exported file does not run ({said(error)[:300]}); not written.") from error
+    difference, limit = float(torch.stack(apart).max()), RESIZED if metadata.size else TOLERANCE  # NaN if any is
     if not difference <= limit:
         raise Failed(f"The exported file is {difference:.2g} away from the checkpoint, above {limit:g}; not written.")
     batches = [[list(part.shape) for part in inputs] for inputs, _ in cases]
-    return {"max_abs_diff": float(difference), "tolerance": limit, "batches": batches}
+    return {"max_abs_diff": difference, "tolerance": limit, "batches": batches}
 
 
 def with_scans(module: Any) -> nn.Module:

@@ -6,46 +6,38 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from lightning import LightningDataModule, LightningModule
+from lightning import LightningModule
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 from torch.nn.functional import interpolate, pad
 
-from leyden import UserError
+from leyden import UserError, require
 from leyden.data import decode
 from leyden.data.datamodule import DataModule
 from leyden.data.samples import Samples, to_float
+from leyden.run import build
 from leyden.tasks.supervised import Supervised
 
 BATCHES = (3, 1, 2, 7)  # samples of each batch that an export is checked on; the exporter sees the first
+READING: dict[str, Any] = {"background": "white", "separator": None, "missing": [], "encoding": "utf-8"}
 Dims = list[Any]  # the size of each dimension, or a name where any size is taken
 Cases = list[tuple[tuple[Tensor, ...], tuple[Tensor, ...]]]  # inputs, and what the checkpoint makes of them
 
 
 @dataclass
 class Metadata:
-    """What a graph takes and gives, in plain values: an exported file holds each field as JSON."""
+    """What a graph takes and gives, in plain values; it resizes, encodes and normalises by itself."""
 
     kind: str  # image, sequence or table; own: a task of the user's
     inputs: dict[str, Dims]  # in the order of the arguments
     outputs: dict[str, Dims]
     dtype: str = "float32"  # of the first input
     classes: list[str] | None = None
-    # of the run's data; the graph resizes, encodes and normalises by itself
-    size: list[int] | None = None  # height and width that pictures are resized to
-    background: str = "white"  # behind transparent pixels
-    columns: list[dict[str, Any]] | None = None  # of a table: categories, or fill and the offset to subtract first
-    missing: list[str] = field(default_factory=list)  # cells of a table without a value
-    separator: str | None = None
-    encoding: str = "utf-8"
-    target: str | None = None  # the column that is predicted
     target_std: list[float] | None = None
-    # where the file comes from
-    run: str | None = None
-    checkpoint: str | None = None
-    commit: str | None = None  # that trained the run
-    versions: dict[str, str] = field(default_factory=dict)  # that wrote the file
+    size: list[int] | None = None  # height and width that pictures are resized to
+    columns: list[dict[str, Any]] | None = None  # of a table: categories, or fill and the offset to subtract first
+    data: dict[str, Any] = field(default_factory=READING.copy)  # how a file is read
 
     @property
     def dims(self) -> Dims:
@@ -58,14 +50,13 @@ def metadata_of(cfg: DictConfig, meaning: str) -> Metadata:
     tree: Any = OmegaConf.to_container(cfg, resolve=True)
     facts, data = tree["facts"] or {}, tree["data"]
     kind, shape, columns, size = facts.get("kind"), facts.get("shape", ()), facts.get("columns"), data.get("size")
-    any_size = size or data.get("eval_transforms")
+    sides = ["height", "width"] if size or data.get("eval_transforms") else shape[1:]
     inputs: dict[str, dict[str, Dims]] = {
-        "image": {"image": ["batch", *shape[:1], *(["height", "width"] if any_size else shape[1:])]},
+        "image": {"image": ["batch", *shape[:1], *sides]},
         "sequence": {"values": ["batch", "time", *shape[1:]], "lengths": ["batch"]},
-        "table": {"row": ["batch", len(columns)] if columns else ["batch", *shape]},
+        "table": {"row": ["batch", *([len(columns)] if columns else shape)]},
     }
-    if kind not in inputs or not shape or "outputs" not in facts:
-        raise UserError(f"`facts.kind` must be one of {', '.join(inputs)}, with a shape and outputs; got `{kind}`.")
+    require(kind in inputs, "facts.kind", f"one of {', '.join(inputs)}", kind)
     return Metadata(
         kind,
         inputs[kind],
@@ -75,7 +66,7 @@ def metadata_of(cfg: DictConfig, meaning: str) -> Metadata:
         target_std=facts.get("target_std") if meaning == "values" else None,
         size=[size, size] if isinstance(size, int) else size,
         columns=columns,
-        **{key: data[key] for key in ("background", "missing", "separator", "encoding", "target") if data.get(key)},
+        data={key: data.get(key) or usual for key, usual in READING.items()},
     )
 
 
@@ -92,10 +83,33 @@ class Graph(nn.Module):
         self.preprocess, self.model, self.readout = task.preprocess, task.model, task.readout()
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        x: Any = self.preprocess(inputs if len(inputs) > 1 else to_float(resized(inputs[0], self.size)))
-        dtype = next((p.dtype for p in self.model.parameters() if p.is_floating_point()), torch.float32)
-        x = x.to(dtype) if isinstance(x, Tensor) else (x[0].to(dtype), *x[1:])
-        return self.readout(self.model(x).float())
+        x = inputs if len(inputs) > 1 else to_float(resized(inputs[0], self.size))
+        return self.readout(self.model(self.preprocess(x)).float())
+
+
+def from_data(cfg: DictConfig, task: Supervised) -> tuple[Graph, Metadata, Cases]:
+    """A task of leyden, and what it makes of raw samples of val, or else of test or train.
+
+    Where any length or size is taken, each batch has another. Raises UserError where the data shows no samples.
+    """
+    datamodule: Any = build.data(cfg)
+    if not isinstance(datamodule, DataModule) or datamodule.transforms["val"]:
+        raise UserError("An export is checked on samples of a datamodule of leyden, and one without eval_transforms.")
+    metadata, cases = metadata_of(cfg, task.meaning), Cases()
+    samples = next(datamodule.splits[split] for split in ("val", "test", "train") if len(datamodule.splits[split]))
+    for count in BATCHES:
+        x, _, _ = samples.__getitems__([(count + place) % len(samples) for place in range(count)])
+        if metadata.kind == "sequence":
+            x = pad(x[0], (0, 0, 0, count - 1)), x[1]
+        inputs = x if isinstance(x, tuple) else (x,)
+        if metadata.size:
+            height, width = metadata.size
+            inputs = (decode.resized(x, [height + 9 * (count - 1), width + 5 * (count - 1)]),)
+            x = decode.resized(inputs[0], metadata.size)
+        with torch.no_grad():
+            seen = x if isinstance(x, tuple) else to_float(x)
+            cases.append((inputs, (task.readout()(task(seen).float()),)))
+    return Graph(task, metadata.size).eval(), metadata, cases
 
 
 class OwnGraph(nn.Module):
@@ -105,44 +119,16 @@ class OwnGraph(nn.Module):
         super().__init__()
         self.model, self.keys = task, keys
 
-    def named_outputs(self, *inputs: Tensor) -> dict[str, Tensor]:
-        """The outputs by their names; UserError where they are no tensors."""
+    def outputs(self, *inputs: Tensor) -> dict[str, Tensor]:
+        """By their names; those of no dict are output, output1, ..."""
         outputs = self.model(dict(zip(self.keys, inputs, strict=True))) if self.keys else self.model(*inputs)
-        if not isinstance(outputs, dict):
-            several = outputs if isinstance(outputs, list | tuple) else [outputs]
-            outputs = {f"output{number or ''}": part for number, part in enumerate(several)}
-        if not outputs or not all(isinstance(part, Tensor) for part in outputs.values()):
-            raise UserError(f"forward of {type(self.model).__name__} must give a tensor, several, or a dict of them.")
-        return outputs
+        if isinstance(outputs, dict):
+            return outputs
+        several = outputs if isinstance(outputs, list | tuple) else [outputs]
+        return {f"output{number or ''}": part for number, part in enumerate(several)}
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        return tuple(self.named_outputs(*inputs).values())
-
-
-def from_data(task: Supervised, datamodule: LightningDataModule, metadata: Metadata) -> tuple[Graph, Metadata, Cases]:
-    """A task of leyden, on samples of val, or else of test or train; UserError where the data shows none."""
-    if not isinstance(datamodule, DataModule) or datamodule.transforms["val"]:
-        raise UserError("An export is checked on samples of a datamodule of leyden, and one without eval_transforms.")
-    samples = next(datamodule.splits[split] for split in ("val", "test", "train") if len(datamodule.splits[split]))
-    cases: Cases = []
-    for count in BATCHES:
-        inputs = raw_batch(samples, metadata, count)
-        x: Any = inputs if len(inputs) > 1 else to_float(decode.resized(inputs[0], metadata.size))
-        with torch.no_grad():
-            cases.append((inputs, (task.readout()(task(x).float()),)))
-    return Graph(task, metadata.size).eval(), metadata, cases
-
-
-def raw_batch(samples: Samples, metadata: Metadata, count: int) -> tuple[Tensor, ...]:
-    """Some samples; where any length or size is taken, of one that depends on `count`."""
-    x, _, _ = samples.__getitems__([(count + place) % len(samples) for place in range(count)])
-    if metadata.kind == "sequence":
-        values, lengths = x
-        return pad(values, (0, 0, 0, count - 1)), lengths
-    if metadata.size:
-        height, width = metadata.size
-        x = decode.resized(x, [height + 9 * (count - 1), width + 5 * (count - 1)])
-    return (x,)
+        return tuple(self.outputs(*inputs).values())
 
 
 def from_example(task: LightningModule) -> tuple[OwnGraph, Metadata, Cases]:
@@ -150,15 +136,14 @@ def from_example(task: LightningModule) -> tuple[OwnGraph, Metadata, Cases]:
     example: Any = getattr(task, "example_input", None)
     keys = list(example) if isinstance(example, dict) else None
     parts = list(example.values()) if keys else example if isinstance(example, tuple | list) else [example]
-    good = parts and all(isinstance(part, Tensor) and part.dim() and len(part) for part in parts)
-    if not good or not is_overridden("forward", task):
-        needs = "a forward(batch) and an example_input, tensors that are a batch for it"
-        raise UserError(f"{type(task).__name__} cannot be exported: it needs {needs}.")
-    graph = OwnGraph(task, keys).eval()
-    batches = [tuple(part.detach().cpu()[torch.arange(n) % len(part)] for part in parts) for n in BATCHES]
+    good, graph = all(isinstance(x, Tensor) and x.dim() for x in parts), OwnGraph(task, keys).eval()
     with torch.no_grad():
+        named = graph.outputs(*parts) if good and is_overridden("forward", task) else {}
+        if not named or not all(isinstance(x, Tensor) for x in named.values()):
+            needs = "a forward(batch) that gives tensors, and an example_input, tensors that are a batch for it"
+            raise UserError(f"{type(task).__name__} cannot be exported: it needs {needs}.")
+        batches = [tuple(x[torch.arange(count) % len(x)] for x in parts) for count in BATCHES]
         cases: Cases = [(inputs, graph(*inputs)) for inputs in batches]
-        named = graph.named_outputs(*batches[0])
     inputs = dict(zip(keys or inspect.signature(task.forward).parameters, parts, strict=False))
     dims, outputs = ({key: ["batch", *x.shape[1:]] for key, x in part.items()} for part in (inputs, named))
     return graph, Metadata("own", dims, outputs, str(parts[0].dtype).removeprefix("torch.")), cases

@@ -4,12 +4,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import numpy as np
 import torch
 from pandas import DataFrame
-from torch import Tensor
 
 from leyden import UserError, files, listed
 
@@ -24,12 +24,12 @@ def writing(path: Path, overwrite: bool = False) -> Iterator[Path]:
         raise UserError(f"{path} is there already; type another output=<file>, or overwrite=true.")
     made = not path.parent.exists()
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        TemporaryFile(dir=path.parent).close()  # a mistake is told before any work
+    except OSError as error:
+        raise UserError(f"{path} cannot be written ({error.strerror}); set output=<file>.") from error
+    try:
         with files.replacing(path) as beside:
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                beside.touch()  # a mistake is told before any work
-            except OSError as error:
-                raise UserError(f"{path} cannot be written ({error.strerror}); set output=<file>.") from error
             yield beside
     finally:
         if made:
@@ -42,12 +42,16 @@ def table(outputs: list[Any]) -> tuple[DataFrame, dict[str, np.ndarray]]:
 
     Raises UserError where they are no dicts of columns, or nothing.
     """
-    groups, parts = outputs if outputs and isinstance(outputs[0], list) else [outputs], []
+    groups = outputs if outputs and isinstance(outputs[0], list) else [outputs]
     if not any(groups):
         raise UserError("There is nothing to predict in what was asked for.")
+    parts = []
     try:
         for number, part in [(number, part) for number, group in enumerate(groups) for part in group]:
-            arrays = {str(key): as_array(value) for key, value in part.items()}
+            half = {
+                key: value.float() for key, value in part.items() if getattr(value, "dtype", None) == torch.bfloat16
+            }
+            arrays = {str(key): np.asarray(value) for key, value in (part | half).items()}  # numpy has no bfloat16
             (count,) = {len(array) for array in arrays.values()}
             parts.append(({"dataloader_idx": np.full(count, number)} if len(groups) > 1 else {}) | arrays)
         whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
@@ -60,13 +64,6 @@ def table(outputs: list[Any]) -> tuple[DataFrame, dict[str, np.ndarray]]:
         values = whole.pop(name).reshape(count)  # floats with the digits that their type has
         columns[name] = values.astype(str).astype(float) if values.dtype.kind == "f" else values
     return DataFrame(columns | {"error": columns.pop("error", None)}), whole
-
-
-def as_array(values: Any) -> np.ndarray:
-    """What a predict_step gives under one name; bfloat16, which numpy lacks, as float32."""
-    if isinstance(values, Tensor):
-        values = (values.float() if values.dtype == torch.bfloat16 else values).detach().cpu()
-    return np.asarray(values)
 
 
 def save(outputs: list[Any], path: Path | None, beside: Path | None, overwrite: bool) -> DataFrame:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from leyden import require
 from leyden.data.datamodule import DataModule
 from leyden.data.image_folder import ImageFolder
+from leyden.data.samples import to_float
 from leyden.deploy import graph, inputs, output
 from leyden.deploy.graph import Metadata
 from leyden.run import build, configs, paths
@@ -24,26 +25,28 @@ from leyden.tasks.supervised import Supervised
 class Predictor(LightningModule):
     """Columns for the samples of a batch; what could not be read has an error in place of values."""
 
-    def __init__(self, model: nn.Module, metadata: Metadata, top_k: int, all_probs: bool):
+    def __init__(self, model: nn.Module, metadata: Metadata, top_k: int = 1, all_probs: bool = False):
         super().__init__()
         self.graph, self.metadata, self.top_k, self.all_probs = model, metadata, top_k, all_probs
 
     def predict_step(self, batch: dict[str, Any], batch_idx: int = 0) -> dict[str, Any]:
-        """`x` of a batch is what the model takes of those samples that have None in `errors`."""
-        errors, y, classes = batch["errors"], batch["y"], self.metadata.classes
-        width = next(iter(self.metadata.outputs.values()))[1]
-        readable = torch.zeros(0, width) if batch["x"] is None else self.graph(*batch["x"]).cpu()
-        outputs = readable.new_full((len(errors), width), math.nan)
-        outputs[torch.tensor([error is None for error in errors])] = readable
-        columns: dict[str, Any] = {"name": list(map(str, batch["names"]))}
+        """A batch has `names`, `y` or `errors`, if any, and `x`, what the model takes of the samples without error."""
+        names, y, classes = list(map(str, batch["names"])), batch.get("y"), self.metadata.classes
+        errors = batch.get("errors", [None] * len(names))
+        outputs = torch.full((len(names), next(iter(self.metadata.outputs.values()))[1]), math.nan)
+        if batch["x"] is not None:
+            values, *lengths = batch["x"]
+            readable = torch.tensor([error is None for error in errors])
+            outputs[readable] = self.graph(to_float(values).to(self.dtype), *lengths).cpu()
+        columns: dict[str, Any] = {"name": names}
         if not classes:
             columns |= numbered("prediction", outputs) | ({} if y is None else numbered("target", y))
             return columns | {"error": errors}
-        values, order = outputs.sort(dim=1, descending=True, stable=True)
+        probs, order = outputs.sort(dim=1, descending=True, stable=True)
         for place in range(min(self.top_k, len(classes))):
             end, best = f"_{place + 1}" if place else "", order[:, place].tolist()
             columns[f"prediction{end}"] = [None if e else classes[k] for k, e in zip(best, errors, strict=True)]
-            columns[f"probability{end}"] = values[:, place]
+            columns[f"probability{end}"] = probs[:, place]
         columns |= {f"prob_{name}": outputs[:, n] for n, name in enumerate(classes) if self.all_probs}
         if y is not None:
             columns["target"] = [classes[label] for label in y.flatten().tolist()]
@@ -58,10 +61,10 @@ def numbered(name: str, values: Tensor) -> dict[str, Tensor]:
 
 def of_split(split: str, data: DataModule) -> Iterator[dict[str, Any]]:
     """The batches of a split of the run's data, for a Predictor."""
+    name = data.name if isinstance(data, ImageFolder) else "{}[{}]".format
     for x, y, keys in data.loader(split):
-        name = data.name if isinstance(data, ImageFolder) else "{}[{}]".format
         names = [name(split, key) for key in keys.tolist()]
-        yield {"names": names, "x": x if isinstance(x, tuple) else (x,), "y": y, "errors": [None] * len(y)}
+        yield {"names": names, "x": x if isinstance(x, tuple) else (x,), "y": y}
 
 
 def to_predict(datamodule: LightningDataModule, split: str) -> LightningDataModule:
@@ -106,10 +109,8 @@ class Loaded(NamedTuple):
         values = inputs.as_batch("x", values, metadata, floats=True)
         if sequence and not lengths:
             lengths = [torch.full((len(values),), values.shape[1])]
-        batch: dict[str, Any] = {"names": range(len(values)), "y": y, "errors": [None] * len(values)}
-        batch["x"] = [part.to(task.device) for part in (values, *lengths)]
-        predictor = Predictor(graph.Graph(task), metadata, top_k, all_probs)
-        return output.table([predictor.predict_step(batch)])[0]
+        batch = {"names": range(len(values)), "x": [part.to(task.device) for part in (values, *lengths)], "y": y}
+        return output.table([Predictor(graph.Graph(task), metadata, top_k, all_probs).predict_step(batch)])[0]
 
 
 def load(run: Path | str, exact: bool = True, trusted: Sequence[str] = ()) -> Loaded:

@@ -50,7 +50,7 @@ def written(request, tmp_path):
     """A file, and a function that checks it against expected outputs that are changed so."""
     graph, path = OwnGraph(Task()).eval(), tmp_path / "a"
     metadata = Metadata("own", {"x": ["batch", 3]}, {"probs": ["batch", 2]})
-    formats.write(request.param, graph, (torch.ones(3, 3),), metadata, path)
+    formats.write(request.param, graph, (torch.ones(3, 3),), vars(metadata), path)
 
     def check(change=lambda expected: expected, **fields):
         vars(metadata).update(fields)

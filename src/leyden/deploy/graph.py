@@ -15,7 +15,7 @@ from torch.nn.functional import interpolate, pad
 from leyden import UserError, require
 from leyden.data import decode
 from leyden.data.datamodule import DataModule
-from leyden.data.samples import Samples, to_float
+from leyden.data.samples import to_float
 from leyden.run import build
 from leyden.tasks.supervised import Supervised
 

@@ -2,7 +2,6 @@
 
 import io
 import json
-import logging
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr
@@ -35,7 +34,8 @@ def write(form: str, graph: Any, example: tuple[Tensor, ...], facts: dict[str, A
         shapes: Any = dynamic_shapes(facts["inputs"])
         program = torch.export.export(with_scans(graph), example, dynamic_shapes=shapes, strict=False)
         if form == "pt2":
-            return torch.export.save(program, path, extra_files=extra)
+            with open(path, "wb") as file:  # torch wants no path but one that ends in .pt2
+                return torch.export.save(program, file, extra_files=extra)
         names: Any = {f"{part}_names": list(facts[f"{part}s"]) for part in ("input", "output")}
         onnx: Any = torch.onnx.export(program, dynamic_shapes=shapes, verbose=False, **names)
         onnx.model.metadata_props.update({name: json.dumps(value) for name, value in facts.items()})
@@ -51,7 +51,6 @@ def dynamic_shapes(inputs: dict[str, Dims]) -> Any:
 @contextmanager
 def quiet_exporter(form: str) -> Iterator[None]:
     """Without what exporters print, and with one sentence in place of their many kinds of errors."""
-    logging.disable(logging.WARNING)
     torch.compiler.reset()  # else sizes that an earlier export of this process saw may be taken for fixed ones
     try:
         with warnings.catch_warnings(action="ignore"), redirect_stderr(io.StringIO()):
@@ -59,8 +58,6 @@ def quiet_exporter(form: str) -> Iterator[None]:
     except Exception as error:
         reason = said(error.__cause__ or error)[:200]
         raise UserError(f"format={form} cannot follow this model ({reason}); type another format.") from error
-    finally:
-        logging.disable(logging.NOTSET)
 
 
 def load(form: str, path: Path, graph: Any) -> Callable[..., Any]:
@@ -68,7 +65,7 @@ def load(form: str, path: Path, graph: Any) -> Callable[..., Any]:
     if form == "torchscript":
         return torch.jit.load(path, map_location="cpu")
     if form == "pt2":
-        with open(path, "rb") as file:  # torch wants no path but one that ends in .pt2
+        with open(path, "rb") as file:
             return torch.export.load(file).module()
     if form == "state_dict":
         graph.model.load_state_dict(torch.load(path, weights_only=True))

@@ -33,7 +33,7 @@ class Predictor(LightningModule):
         """A batch has `names`, `y` or `errors`, if any, and `x`, what the model takes of the samples without error."""
         names, y, classes = list(map(str, batch["names"])), batch.get("y"), self.metadata.classes
         errors = batch.get("errors", [None] * len(names))
-        outputs = torch.full((len(names), next(iter(self.metadata.outputs.values()))[1]), math.nan)
+        outputs = torch.full((len(names), next(iter(self.metadata.outputs.values()))[1]), math.nan, dtype=torch.float32)
         if batch["x"] is not None:
             values, *lengths = batch["x"]
             readable = torch.tensor([error is None for error in errors])

@@ -3,13 +3,12 @@
 import logging
 import sys
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
 
-from leyden import Failed, UserError, require
+from leyden import Failed, require
 from leyden.launch.command import launch
 
 log = logging.getLogger("leyden.predict")
@@ -17,7 +16,7 @@ log = logging.getLogger("leyden.predict")
 
 def predict(cfg: DictConfig) -> int:
     """The rows of all inputs, in their order, in a file or on the screen; returns how many there are."""
-    from leyden.deploy import output
+    from leyden.deploy import output, predictor
     from leyden.run import build, process, record
 
     with process.restored(), record.recording(cfg):
@@ -31,7 +30,7 @@ def predict(cfg: DictConfig) -> int:
             logging.getLogger().handlers[0].setStream(sys.stderr)
 
         with output.writing(path, cfg.overwrite) if path else nullcontext() as beside:
-            model, source = prepare(cfg)
+            model, source = predictor.of_command(cfg)
             cfg.trainer.enable_progress_bar &= path is not None
             outputs: Any = build.trainer(cfg, []).predict(model, source)
             rows = output.save(outputs, path, beside, cfg.overwrite)
@@ -43,40 +42,6 @@ def predict(cfg: DictConfig) -> int:
                 raise Failed(message)
             log.warning(message)
         return len(rows)
-
-
-def prepare(cfg: DictConfig) -> tuple[Any, Any]:
-    """The module that predicts, and its loader, or of a user's own task the datamodule. Raises UserError."""
-    from lightning.pytorch.utilities.model_helpers import is_overridden
-    from torch.utils.data import DataLoader
-
-    from leyden.data.datamodule import SPLITS, DataModule, cores
-    from leyden.deploy import graph, inputs, predictor
-    from leyden.run import build
-    from leyden.tasks.supervised import Supervised
-
-    task: Any = build.trained(cfg)
-    own = is_overridden("predict_step", task)
-    if not (cfg.split if own else isinstance(task, Supervised)):
-        needs = "a predict_step(batch, batch_idx) that returns a dict, and split=test in place of input"
-        raise UserError(f"{type(task).__name__} needs {needs}.")
-    cfg.data.update({key: cfg[key] for key in ("batch_size", "num_workers") if cfg[key] is not None})
-    data: Any = build.data(cfg, cfg.split) if cfg.split else None
-    if own:
-        return task, predictor.to_predict(data, cfg.split)
-    metadata = graph.metadata_of(cfg, task.meaning)
-    model = predictor.Predictor(graph.Graph(task), metadata, cfg.top_k, cfg.all_probs)
-    if data:
-        good = cfg.split in SPLITS and isinstance(data, DataModule)
-        require(good, "split", f"one of {', '.join(SPLITS)} of a datamodule of leyden", cfg.split)
-        return model, predictor.of_split(cfg.split, data)
-    samples: Any = inputs.of_path(str(cfg.input), metadata)
-    transforms = [build.make(cfg, "data.eval_transforms", node) for node in cfg.data.get("eval_transforms") or []]
-    workers = cfg.data.get("num_workers")
-    if not isinstance(workers, int):  # for few pictures a process costs more than it saves
-        workers = min(cores(), len(samples) // 100) if metadata.kind == "image" else 0
-    size, collate = cfg.data.get("batch_size") or 64, partial(inputs.collate, metadata, transforms)
-    return model, DataLoader(samples, batch_size=size, num_workers=workers, collate_fn=collate)
 
 
 if __name__ == "__main__":

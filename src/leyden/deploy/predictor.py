@@ -2,18 +2,21 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from lightning import LightningDataModule, LightningModule
 from lightning.pytorch.utilities import CombinedLoader
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
-from leyden import require
-from leyden.data.datamodule import DataModule
+from leyden import UserError, require
+from leyden.data.datamodule import SPLITS, DataModule, cores
 from leyden.data.image_folder import ImageFolder
 from leyden.data.samples import to_float
 from leyden.deploy import graph, inputs, output
@@ -33,24 +36,24 @@ class Predictor(LightningModule):
         """A batch has `names`, `y` or `errors`, if any, and `x`, what the model takes of the samples without error."""
         names, y, classes = list(map(str, batch["names"])), batch.get("y"), self.metadata.classes
         errors = batch.get("errors", [None] * len(names))
-        outputs = torch.full((len(names), next(iter(self.metadata.outputs.values()))[1]), math.nan, dtype=torch.float32)
+        readable, (_, width) = torch.tensor([error is None for error in errors]), *self.metadata.outputs.values()
+        outputs = torch.full((len(names), width), math.nan, dtype=torch.float32)
         if batch["x"] is not None:
             values, *lengths = batch["x"]
-            readable = torch.tensor([error is None for error in errors])
             outputs[readable] = self.graph(to_float(values).to(self.dtype), *lengths).cpu()
-        columns: dict[str, Any] = {"name": names}
         if not classes:
-            columns |= numbered("prediction", outputs) | ({} if y is None else numbered("target", y))
-            return columns | {"error": errors}
-        probs, order = outputs.sort(dim=1, descending=True, stable=True)
+            columns = numbered("prediction", outputs) | ({} if y is None else numbered("target", y))
+            return {"name": names} | columns | {"error": errors}
+        columns, (probs, order) = {}, outputs.sort(dim=1, descending=True, stable=True)
+        best = np.where(readable[:, None], np.array(classes, object)[order], None)
         for place in range(min(self.top_k, len(classes))):
-            end, best = f"_{place + 1}" if place else "", order[:, place].tolist()
-            columns[f"prediction{end}"] = [None if e else classes[k] for k, e in zip(best, errors, strict=True)]
-            columns[f"probability{end}"] = probs[:, place]
-        columns |= {f"prob_{name}": outputs[:, n] for n, name in enumerate(classes) if self.all_probs}
+            end = f"_{place + 1}" if place else ""
+            columns |= {f"prediction{end}": best[:, place], f"probability{end}": probs[:, place]}
+        if self.all_probs:
+            columns |= {f"prob_{name}": column for name, column in zip(classes, outputs.T, strict=True)}
         if y is not None:
             columns["target"] = [classes[label] for label in y.flatten().tolist()]
-        return columns | {"error": errors}
+        return {"name": names} | columns | {"error": errors}
 
 
 def numbered(name: str, values: Tensor) -> dict[str, Tensor]:
@@ -80,6 +83,32 @@ def to_predict(datamodule: LightningDataModule, split: str) -> LightningDataModu
     # iterators, as Lightning would build a loader anew, which may fail
     changed.predict_dataloader = lambda: list(map(iter, CombinedLoader(loader()).flattened))
     return changed
+
+
+def of_command(cfg: DictConfig) -> tuple[Any, Any]:
+    """The module that predicts, and its loader, or of a user's own task the datamodule. Raises UserError."""
+    task: Any = build.trained(cfg)
+    own = is_overridden("predict_step", task)
+    if not (cfg.split if own else isinstance(task, Supervised)):
+        needs = "a predict_step(batch, batch_idx) that returns a dict, and split=test in place of input"
+        raise UserError(f"{type(task).__name__} needs {needs}.")
+    cfg.data.update({key: cfg[key] for key in ("batch_size", "num_workers") if cfg[key] is not None})
+    data: Any = build.data(cfg, cfg.split) if cfg.split else None
+    if own:
+        return task, to_predict(data, cfg.split)
+    metadata = graph.metadata_of(cfg, task.meaning)
+    model = Predictor(graph.Graph(task), metadata, cfg.top_k, cfg.all_probs)
+    if data:
+        good = cfg.split in SPLITS and isinstance(data, DataModule)
+        require(good, "split", f"one of {', '.join(SPLITS)} of a datamodule of leyden", cfg.split)
+        return model, of_split(cfg.split, data)
+    samples: Any = inputs.of_path(str(cfg.input), metadata)
+    transforms = [build.make(cfg, "data.eval_transforms", node) for node in cfg.data.get("eval_transforms") or []]
+    workers = cfg.data.get("num_workers")
+    if not isinstance(workers, int):  # for few pictures a process costs more than it saves
+        workers = min(cores(), len(samples) // 100) if metadata.kind == "image" else 0
+    size, collate = cfg.data.get("batch_size") or 64, partial(inputs.collate, metadata, transforms)
+    return model, DataLoader(samples, batch_size=size, num_workers=workers, collate_fn=collate)
 
 
 class Loaded(NamedTuple):

@@ -3,8 +3,8 @@
 import io
 import json
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr
+from collections.abc import Callable
+from contextlib import redirect_stderr
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,46 +18,43 @@ from leyden.deploy.graph import Cases, Dims, Metadata
 
 ENDINGS = {"onnx": ".onnx", "pt2": ".pt2", "torchscript": ".pt", "state_dict": ".pth"}
 EXTRA = "leyden.json"  # the metadata in torch's files
-TOLERANCE, RESIZED = 1e-4, 0.01  # largest difference; the same where pictures are resized, in whole levels
+TOLERANCE, RESIZED = 1e-4, 0.01  # largest difference; and where pictures are resized, in whole levels
 
 
-def write(form: str, graph: Any, example: tuple[Tensor, ...], facts: dict[str, Any], path: Path) -> None:
-    """Write a graph in one of ENDINGS, with the fields of its metadata; UserError if its exporter cannot follow it."""
+def write(form: str, graph: nn.Module, example: tuple[Tensor, ...], facts: dict[str, Any], path: Path) -> None:
+    """Write a graph with its facts in one of ENDINGS; UserError if its exporter, whose errors are many, fails."""
+    torch.compiler.reset()  # else sizes that an earlier export of this process saw may be taken for fixed ones
+    try:
+        with torch.no_grad(), warnings.catch_warnings(action="ignore"), redirect_stderr(io.StringIO()):
+            export(form, graph, example, facts, path)
+    except Exception as error:
+        reason = said(error.__cause__ or error)[:200]
+        raise UserError(f"format={form} cannot follow this model ({reason}); type another format.") from error
+
+
+def export(form: str, graph: Any, example: tuple[Tensor, ...], facts: dict[str, Any], path: Path) -> None:
     extra: dict[str, Any] = {EXTRA: json.dumps(facts)}
-    with quiet_exporter(form), torch.no_grad():
-        if form == "state_dict":
-            weights = graph.model.state_dict()
-            weights.metadata = facts
-            return torch.save(weights, path)
-        if form == "torchscript":
-            return torch.jit.save(torch.jit.trace(graph, example, check_trace=False), path, _extra_files=extra)
-        shapes: Any = dynamic_shapes(facts["inputs"])
-        program = torch.export.export(with_scans(graph), example, dynamic_shapes=shapes, strict=False)
-        if form == "pt2":
-            with open(path, "wb") as file:  # torch wants no path but one that ends in .pt2
-                return torch.export.save(program, file, extra_files=extra)
-        names: Any = {f"{part}_names": list(facts[f"{part}s"]) for part in ("input", "output")}
-        onnx: Any = torch.onnx.export(program, dynamic_shapes=shapes, verbose=False, **names)
-        onnx.model.metadata_props.update({name: json.dumps(value) for name, value in facts.items()})
-        return onnx.save(path, external_data=False)
+    if form == "state_dict":
+        weights = graph.model.state_dict()
+        weights.metadata = facts
+        return torch.save(weights, path)
+    if form == "torchscript":
+        return torch.jit.save(torch.jit.trace(graph, example, check_trace=False), path, _extra_files=extra)
+    shapes: Any = dynamic_shapes(facts["inputs"])
+    program = torch.export.export(with_scans(graph), example, dynamic_shapes=shapes, strict=False)
+    if form == "pt2":
+        with open(path, "wb") as file:  # torch wants no path but one that ends in .pt2
+            return torch.export.save(program, file, extra_files=extra)
+    names: Any = {"input_names": list(facts["inputs"]), "output_names": list(facts["outputs"])}
+    onnx: Any = torch.onnx.export(program, dynamic_shapes=shapes, verbose=False, **names)
+    onnx.model.metadata_props.update({name: json.dumps(value) for name, value in facts.items()})
+    return onnx.save(path, external_data=False)
 
 
 def dynamic_shapes(inputs: dict[str, Dims]) -> Any:
     """The dimensions of any size of each input, as torch.export wants them for a forward(*inputs)."""
     dim = torch.export.Dim
     return (tuple({axis: dim(d) for axis, d in enumerate(dims) if isinstance(d, str)} for dims in inputs.values()),)
-
-
-@contextmanager
-def quiet_exporter(form: str) -> Iterator[None]:
-    """Without what exporters print, and with one sentence in place of their many kinds of errors."""
-    torch.compiler.reset()  # else sizes that an earlier export of this process saw may be taken for fixed ones
-    try:
-        with warnings.catch_warnings(action="ignore"), redirect_stderr(io.StringIO()):
-            yield
-    except Exception as error:
-        reason = said(error.__cause__ or error)[:200]
-        raise UserError(f"format={form} cannot follow this model ({reason}); type another format.") from error
 
 
 def load(form: str, path: Path, graph: Any) -> Callable[..., Any]:
@@ -79,20 +76,17 @@ def load(form: str, path: Path, graph: Any) -> Callable[..., Any]:
 
 
 def check(form: str, path: Path, graph: nn.Module, metadata: Metadata, cases: Cases) -> dict[str, Any]:
-    """The largest difference, of values in the target's standard deviations, its limit, and the sizes tried.
-
-    Raises Failed where the file does not run at each size, or differs by more.
-    """
+    """The largest difference, of values in the target's standard deviations, and its limit; Failed if it is above."""
     scale, apart = torch.tensor(metadata.target_std or 1.0, dtype=torch.float64), list[Tensor]()
     try:
         run = load(form, path, graph)
         for inputs, expected in cases:
             with torch.no_grad():
-                outputs = run(*inputs)
-            actual = outputs if isinstance(outputs, list | tuple) else [outputs]
-            for one, other in zip(map(torch.as_tensor, actual), expected, strict=True):
+                found = run(*inputs)
+            found = found if isinstance(found, list | tuple) else [found]
+            for one, other in zip(map(torch.as_tensor, found), expected, strict=True):
                 if one.shape != other.shape:
-                    raise ValueError(f"it gives {list(one.shape)}, the checkpoint {list(other.shape)}")
+                    raise ValueError(f"{list(one.shape)} in place of {list(other.shape)}")
                 apart.append(((one.double() - other.double()).abs() / scale).max())
     except Exception as error:  # runtimes have errors of many kinds, and long ones
         raise Failed(f"The exported file does not run ({said(error)[:300]}); not written.") from error

@@ -27,7 +27,7 @@ Cases = list[tuple[tuple[Tensor, ...], tuple[Tensor, ...]]]  # inputs, and what 
 
 @dataclass
 class Metadata:
-    """What a graph takes and gives, in plain values; it resizes, encodes and normalises by itself."""
+    """What a graph takes and gives, in plain values."""
 
     kind: str  # image, sequence or table; own: a task of the user's
     inputs: dict[str, Dims]  # in the order of the arguments
@@ -35,7 +35,7 @@ class Metadata:
     dtype: str = "float32"  # of the first input
     classes: list[str] | None = None
     target_std: list[float] | None = None
-    size: list[int] | None = None  # height and width that pictures are resized to
+    size: list[int] | None = None  # height and width that the graph resizes pictures to
     columns: list[dict[str, Any]] | None = None  # of a table: categories, or fill and the offset to subtract first
     data: dict[str, Any] = field(default_factory=READING.copy)  # how a file is read
 
@@ -46,7 +46,7 @@ class Metadata:
 
 
 def metadata_of(cfg: DictConfig, meaning: str) -> Metadata:
-    """The metadata of a task that learns y from x; UserError where the facts do not say what a sample is."""
+    """The metadata of a task that learns y from x; UserError where the facts do not say what x is."""
     tree: Any = OmegaConf.to_container(cfg, resolve=True)
     facts, data = tree["facts"] or {}, tree["data"]
     kind, shape, columns, size = facts.get("kind"), facts.get("shape", ()), facts.get("columns"), data.get("size")
@@ -60,8 +60,8 @@ def metadata_of(cfg: DictConfig, meaning: str) -> Metadata:
     return Metadata(
         kind,
         inputs[kind],
-        outputs={meaning: ["batch", facts["outputs"]]},
-        dtype=facts.get("dtype", "float32"),
+        {meaning: ["batch", facts["outputs"]]},
+        facts.get("dtype", "float32"),
         classes=facts.get("classes") if meaning == "probs" else None,
         target_std=facts.get("target_std") if meaning == "values" else None,
         size=[size, size] if isinstance(size, int) else size,
@@ -73,8 +73,8 @@ def metadata_of(cfg: DictConfig, meaning: str) -> Metadata:
 class Graph(nn.Module):
     """A task that learns y from x, without training: raw input -> B x outputs, probabilities or values.
 
-    Raw input: pictures (B x C x H x W; uint8, or float as the data has it), rows (B x columns, NaN where a value is
-    missing), or sequences (B x T x F, padded) and their lengths (B). Pictures are resized to `size`, if it is given.
+    Raw input: pictures (B x C x H x W, of any size if there is `size`), rows (B x columns, NaN where a value is
+    missing), or sequences (B x T x F, padded) and their lengths (B).
     """
 
     def __init__(self, task: Supervised, size: Sequence[int] | None = None):
@@ -87,27 +87,30 @@ class Graph(nn.Module):
         return self.readout(self.model(self.preprocess(x)).float())
 
 
-def from_data(cfg: DictConfig, task: Supervised) -> tuple[Graph, Metadata, Cases]:
-    """A task of leyden, and what it makes of raw samples of val, or else of test or train.
+def resized(image: Tensor, size: Sequence[int] | None) -> Tensor:
+    """As of `leyden.data.decode`, but for exporters, which know no uint8 there: rounded to whole levels."""
+    if size is None:
+        return image
+    image = interpolate(image.float(), tuple(size), mode="bilinear", antialias=True)
+    return image.round().clamp(0, 255).to(torch.uint8)
 
-    Where any length or size is taken, each batch has another. Raises UserError where the data shows no samples.
-    """
+
+def from_data(cfg: DictConfig, task: Supervised) -> tuple[Graph, Metadata, Cases]:
+    """A task of leyden, and what it makes of raw samples, of several lengths or sizes where any is taken."""
     datamodule: Any = build.data(cfg)
     if not isinstance(datamodule, DataModule) or datamodule.transforms["val"]:
         raise UserError("An export is checked on samples of a datamodule of leyden, and one without eval_transforms.")
-    metadata, cases = metadata_of(cfg, task.meaning), Cases()
-    samples = next(datamodule.splits[split] for split in ("val", "test", "train") if len(datamodule.splits[split]))
+    metadata, cases, splits = metadata_of(cfg, task.meaning), Cases(), datamodule.splits
+    samples = splits["val"] or splits["test"] or splits["train"]
     for count in BATCHES:
         x, _, _ = samples.__getitems__([(count + place) % len(samples) for place in range(count)])
         if metadata.kind == "sequence":
             x = pad(x[0], (0, 0, 0, count - 1)), x[1]
+        elif metadata.size:
+            x = decode.resized(x, [side + 9 * (count - 1) for side in metadata.size])
         inputs = x if isinstance(x, tuple) else (x,)
-        if metadata.size:
-            height, width = metadata.size
-            inputs = (decode.resized(x, [height + 9 * (count - 1), width + 5 * (count - 1)]),)
-            x = decode.resized(inputs[0], metadata.size)
+        seen = x if isinstance(x, tuple) else to_float(decode.resized(x, metadata.size))
         with torch.no_grad():
-            seen = x if isinstance(x, tuple) else to_float(x)
             cases.append((inputs, (task.readout()(task(seen).float()),)))
     return Graph(task, metadata.size).eval(), metadata, cases
 
@@ -146,12 +149,4 @@ def from_example(task: LightningModule) -> tuple[OwnGraph, Metadata, Cases]:
         cases: Cases = [(inputs, graph(*inputs)) for inputs in batches]
     inputs = dict(zip(keys or inspect.signature(task.forward).parameters, parts, strict=False))
     dims, outputs = ({key: ["batch", *x.shape[1:]] for key, x in part.items()} for part in (inputs, named))
-    return graph, Metadata("own", dims, outputs, str(parts[0].dtype).removeprefix("torch.")), cases
-
-
-def resized(image: Tensor, size: Sequence[int] | None) -> Tensor:
-    """As of `leyden.data.decode`, but for exporters, which know no uint8 there: rounded to whole levels."""
-    if size is None:
-        return image
-    image = interpolate(image.float(), tuple(size), mode="bilinear", antialias=True)
-    return image.round().clamp(0, 255).to(torch.uint8)
+    return graph, Metadata("own", dims, outputs, str(parts[0].dtype)[6:]), cases

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from leyden import UserError, require
+from leyden import require
 from leyden.data.datamodule import SPLITS, DataModule, cores
 from leyden.data.image_folder import ImageFolder
 from leyden.data.samples import to_float
@@ -34,32 +34,60 @@ class Predictor(LightningModule):
 
     def predict_step(self, batch: dict[str, Any], batch_idx: int = 0) -> dict[str, Any]:
         """A batch has `names`, `y` or `errors`, if any, and `x`, what the model takes of the samples without error."""
-        names, y, classes = list(map(str, batch["names"])), batch.get("y"), self.metadata.classes
-        errors = batch.get("errors", [None] * len(names))
-        readable, (_, width) = torch.tensor([error is None for error in errors]), *self.metadata.outputs.values()
-        outputs = torch.full((len(names), width), math.nan, dtype=torch.float32)
+        name, y, classes = {"name": batch["names"]}, batch.get("y"), self.metadata.classes
+        error = {"error": batch.get("errors", [None] * len(batch["names"]))}
+        readable, (_, width) = torch.tensor([e is None for e in error["error"]]), *self.metadata.outputs.values()
+        outputs = torch.full((len(readable), width), math.nan, dtype=torch.float32)
         if batch["x"] is not None:
             values, *lengths = batch["x"]
             outputs[readable] = self.graph(to_float(values).to(self.dtype), *lengths).cpu()
         if not classes:
-            columns = numbered("prediction", outputs) | ({} if y is None else numbered("target", y))
-            return {"name": names} | columns | {"error": errors}
-        columns, (probs, order) = {}, outputs.sort(dim=1, descending=True, stable=True)
-        best = np.where(readable[:, None], np.array(classes, object)[order], None)
+            return name | numbered("prediction", outputs) | ({} if y is None else numbered("target", y)) | error
+        probs, order = outputs.sort(dim=1, descending=True, stable=True)
+        best, columns = np.where(readable[:, None], np.array(classes, object)[order], None), dict[str, Any]()
         for place in range(min(self.top_k, len(classes))):
             end = f"_{place + 1}" if place else ""
             columns |= {f"prediction{end}": best[:, place], f"probability{end}": probs[:, place]}
         if self.all_probs:
-            columns |= {f"prob_{name}": column for name, column in zip(classes, outputs.T, strict=True)}
+            columns |= {f"prob_{label}": outputs[:, n] for n, label in enumerate(classes)}
         if y is not None:
             columns["target"] = [classes[label] for label in y.flatten().tolist()]
-        return {"name": names} | columns | {"error": errors}
+        return name | columns | error
 
 
 def numbered(name: str, values: Tensor) -> dict[str, Tensor]:
     """B or B x 1 as one column, B x K as several."""
     columns = values.reshape(len(values), -1).T
     return {name if len(columns) == 1 else f"{name}_{n}": column for n, column in enumerate(columns, 1)}
+
+
+def of_task(cfg: DictConfig, task: Any, top_k: int, all_probs: bool) -> Predictor:
+    """The Predictor of a task that learns y from x; UserError for others."""
+    require(isinstance(task, Supervised), "task", "one with a predict_step(batch, batch_idx)", type(task).__name__)
+    return Predictor(graph.Graph(task), graph.metadata_of(cfg, task.meaning), top_k, all_probs)
+
+
+def of_command(cfg: DictConfig) -> tuple[Any, Any]:
+    """The module that predicts, and its loader, or of a user's own task the datamodule. Raises UserError."""
+    task: Any = build.trained(cfg)
+    own = is_overridden("predict_step", task)
+    require(cfg.split or not own, "input", "replaced by split=test for a task of your own", cfg.input)
+    cfg.data.update({key: cfg[key] for key in ("batch_size", "num_workers") if cfg[key] is not None})
+    data: Any = build.data(cfg, cfg.split) if cfg.split else None
+    if own:
+        return task, to_predict(data, cfg.split)
+    model = of_task(cfg, task, cfg.top_k, cfg.all_probs)
+    if data:
+        good = cfg.split in SPLITS and isinstance(data, DataModule)
+        require(good, "split", f"one of {', '.join(SPLITS)} of a datamodule of leyden", cfg.split)
+        return model, of_split(cfg.split, data)
+    samples: Any = list(inputs.of_path(str(cfg.input), model.metadata).items())
+    transforms = [build.make(cfg, "data.eval_transforms", node) for node in cfg.data.get("eval_transforms") or []]
+    workers = cfg.data.get("num_workers")
+    if not isinstance(workers, int):  # for few pictures a process costs more than it saves
+        workers = min(cores(), len(samples) // 100) if model.metadata.kind == "image" else 0
+    collate = partial(inputs.collate, model.metadata, transforms)
+    return model, DataLoader(samples, cfg.data.get("batch_size") or 64, num_workers=workers, collate_fn=collate)
 
 
 def of_split(split: str, data: DataModule) -> Iterator[dict[str, Any]]:
@@ -70,45 +98,17 @@ def of_split(split: str, data: DataModule) -> Iterator[dict[str, Any]]:
         yield {"names": names, "x": x if isinstance(x, tuple) else (x,), "y": y}
 
 
-def to_predict(datamodule: LightningDataModule, split: str) -> LightningDataModule:
+def to_predict(datamodule: Any, split: str) -> LightningDataModule:
     """The datamodule, so changed that it predicts a split; UserError where it has no loader for it in order."""
     if isinstance(datamodule, DataModule) and split != "predict":
         datamodule.tested, split = split, "test"
     good = split != "train" and is_overridden(f"{split}_dataloader", datamodule)
     require(good, "split", f"one of val, test, predict that {type(datamodule).__name__} has a loader for", split)
     loader, setup = getattr(datamodule, f"{split}_dataloader"), datamodule.setup
-
-    changed: Any = datamodule
-    changed.setup = lambda stage: setup("validate" if split == "val" else split)
+    datamodule.setup = lambda stage: setup("validate" if split == "val" else split)
     # iterators, as Lightning would build a loader anew, which may fail
-    changed.predict_dataloader = lambda: list(map(iter, CombinedLoader(loader()).flattened))
-    return changed
-
-
-def of_command(cfg: DictConfig) -> tuple[Any, Any]:
-    """The module that predicts, and its loader, or of a user's own task the datamodule. Raises UserError."""
-    task: Any = build.trained(cfg)
-    own = is_overridden("predict_step", task)
-    if not (cfg.split if own else isinstance(task, Supervised)):
-        needs = "a predict_step(batch, batch_idx) that returns a dict, and split=test in place of input"
-        raise UserError(f"{type(task).__name__} needs {needs}.")
-    cfg.data.update({key: cfg[key] for key in ("batch_size", "num_workers") if cfg[key] is not None})
-    data: Any = build.data(cfg, cfg.split) if cfg.split else None
-    if own:
-        return task, to_predict(data, cfg.split)
-    metadata = graph.metadata_of(cfg, task.meaning)
-    model = Predictor(graph.Graph(task), metadata, cfg.top_k, cfg.all_probs)
-    if data:
-        good = cfg.split in SPLITS and isinstance(data, DataModule)
-        require(good, "split", f"one of {', '.join(SPLITS)} of a datamodule of leyden", cfg.split)
-        return model, of_split(cfg.split, data)
-    samples: Any = inputs.of_path(str(cfg.input), metadata)
-    transforms = [build.make(cfg, "data.eval_transforms", node) for node in cfg.data.get("eval_transforms") or []]
-    workers = cfg.data.get("num_workers")
-    if not isinstance(workers, int):  # for few pictures a process costs more than it saves
-        workers = min(cores(), len(samples) // 100) if metadata.kind == "image" else 0
-    size, collate = cfg.data.get("batch_size") or 64, partial(inputs.collate, metadata, transforms)
-    return model, DataLoader(samples, batch_size=size, num_workers=workers, collate_fn=collate)
+    datamodule.predict_dataloader = lambda: list(map(iter, CombinedLoader(loader()).flattened))
+    return datamodule
 
 
 class Loaded(NamedTuple):
@@ -126,20 +126,19 @@ class Loaded(NamedTuple):
         x: B x the shape of a sample, as array or tensor; of sequences a pair of values, B x T x F, and lengths, B, or
         one of T x F; UserError for others. A task of your own gets the batch, and gives what its predict_step returns.
         """
-        task: Any = self.task
+        task, y = self.task, None
         if is_overridden("predict_step", task):
             return task.predict_step(self.datamodule.on_after_batch_transfer(x, 0), 0)
-        require(isinstance(task, Supervised), "task", "one with a predict_step(batch, batch_idx)", type(task).__name__)
-        metadata, y = graph.metadata_of(self.config, task.meaning), None
-        sequence = metadata.kind == "sequence"
+        predictor = of_task(self.config, task, top_k, all_probs)
+        sequence = predictor.metadata.kind == "sequence"
         if isinstance(x, tuple | list) and hasattr(x[0], "shape") != sequence:  # a batch
             x, y, *_ = x
         values, *lengths = map(torch.as_tensor, x if isinstance(x, tuple | list) else [x])
-        values = inputs.as_batch("x", values, metadata, floats=True)
+        values = inputs.as_batch("x", values, predictor.metadata, floats=True)
         if sequence and not lengths:
             lengths = [torch.full((len(values),), values.shape[1])]
-        batch = {"names": range(len(values)), "x": [part.to(task.device) for part in (values, *lengths)], "y": y}
-        return output.table([Predictor(graph.Graph(task), metadata, top_k, all_probs).predict_step(batch)])[0]
+        names, x = list(map(str, range(len(values)))), [part.to(task.device) for part in (values, *lengths)]
+        return output.table([predictor.predict_step({"names": names, "x": x, "y": y})])[0]
 
 
 def load(run: Path | str, exact: bool = True, trusted: Sequence[str] = ()) -> Loaded:

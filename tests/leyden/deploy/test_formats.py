@@ -72,7 +72,7 @@ def test_equal_numbers_are_reported(written):
     [
         (lambda expected: expected + 1e-3, "0.001 away"),
         (lambda expected: expected * float("nan"), "nan away"),
-        (lambda expected: expected[:, :1], "the checkpoint"),
+        (lambda expected: expected[:, :1], "in place of"),
     ],
 )
 def test_others_fail(written, change, said):

@@ -14,7 +14,7 @@ log = logging.getLogger("leyden.export")
 
 def export(cfg: DictConfig) -> str:
     """One file with raw input and meaning out; returns its path."""
-    from leyden.deploy import formats, graph, output
+    from leyden.deploy import formats, graph, predictor
     from leyden.run import build, process, record
     from leyden.run.run import Run
     from leyden.tasks.supervised import Supervised
@@ -26,8 +26,7 @@ def export(cfg: DictConfig) -> str:
         if cfg.output:
             target = Path(cfg.output).expanduser().absolute()
         require(target.suffix == ending, "output", f"a file that ends in {ending}", cfg.output)
-        with output.writing(target, cfg.overwrite) as beside:
-            # the checkpoint's task, and what it makes of real samples or of its own example
+        with predictor.writing(target, cfg.overwrite) as beside:
             process.set_global_torch_flags(cfg)
             task: Any = build.trained(cfg).float().eval()
             ours = isinstance(task, Supervised)
@@ -37,7 +36,7 @@ def export(cfg: DictConfig) -> str:
 
             # the file beside its place, which it takes only if it gives the same
             formats.write(cfg.format, module, cases[0][0], facts, beside)
-            report = {"file": str(target), "format": cfg.format, "bytes": beside.stat().st_size}
+            report = {"file": str(target), "format": cfg.format}
             report |= formats.check(cfg.format, beside, module, metadata, cases)
         own.update(export=report)
 

@@ -16,7 +16,7 @@ log = logging.getLogger("leyden.predict")
 
 def predict(cfg: DictConfig) -> int:
     """The rows of all inputs, in their order, in a file or on the screen; returns how many there are."""
-    from leyden.deploy import output, predictor
+    from leyden.deploy import predictor
     from leyden.run import build, process, record
 
     with process.restored(), record.recording(cfg):
@@ -29,11 +29,11 @@ def predict(cfg: DictConfig) -> int:
         if path is None:  # stdout is the table
             logging.getLogger().handlers[0].setStream(sys.stderr)
 
-        with output.writing(path, cfg.overwrite) if path else nullcontext() as beside:
+        with predictor.writing(path, cfg.overwrite) if path else nullcontext() as beside:
             model, source = predictor.of_command(cfg)
             cfg.trainer.enable_progress_bar &= path is not None
             outputs: Any = build.trainer(cfg, []).predict(model, source)
-            rows = output.save(outputs, path, beside, cfg.overwrite)
+            rows = predictor.save(outputs, path, beside, cfg.overwrite)
         if path:
             log.info("%d rows in %s", len(rows), path)
         if unreadable := rows["error"].count():

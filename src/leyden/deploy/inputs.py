@@ -2,7 +2,6 @@
 
 import glob
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +50,7 @@ def matching_files(path: str, kind: str) -> dict[str, Path]:
 
 
 def batch(name: str, file: Path, metadata: Metadata) -> Samples:
-    """The samples of a .npy file, or of `x` of a .npz file; UserError if they do not fit.
-
-    Padded sequences have `lengths` in the .npz, or a lengths.npy beside x.npy, as data=arrays has.
-    """
+    """The samples of an array, of sequences with its `lengths`, in a .npz or in .npy files, as data=arrays has them."""
     folder, stem = (file, "x") if file.suffix.lower() == ".npz" else (file.parent, file.stem)
     values = arrays.load(folder, stem)
     if not isinstance(values, np.ndarray) or values.dtype.kind not in "buif":
@@ -66,9 +62,9 @@ def batch(name: str, file: Path, metadata: Metadata) -> Samples:
     if metadata.kind == "sequence":
         lengths = arrays.load(folder, stem.removesuffix("x") + "lengths")
         if lengths is not None:
-            most = parts.shape[1]
-            if not arrays.are_lengths(lengths, len(parts), most):
-                raise UserError(f"lengths of {file} must hold {len(parts)} whole numbers from 1 to {most}.")
+            count, most = parts.shape[:2]
+            if not arrays.are_lengths(lengths, count, most):
+                raise UserError(f"lengths of {file} must hold {count} whole numbers from 1 to {most}.")
             parts = [part[: int(steps)] for part, steps in zip(parts, lengths, strict=True)]
         if not all(part.isfinite().all() for part in parts):
             raise UserError(f"{file} holds NaN or infinity.")
@@ -98,11 +94,12 @@ def as_batch(what: object, x: Tensor, metadata: Metadata, floats: bool = False) 
 def rows(name: str, file: Path, metadata: Metadata) -> Samples:
     """The rows of a table, by the names of its columns where the run knows them; UserError where it lacks some."""
     cells, lines, _ = table.load(file, *(metadata.data[key] for key in ("separator", "missing", "encoding")))
-    columns, count = metadata.columns or [{"name": column} for column in cells], metadata.dims[1]
-    if missing := [column["name"] for column in columns if column["name"] not in cells]:
-        raise UserError(f"{file} must have the columns of the run: {listed(missing)}; got {listed(cells)}.")
-    if len(columns) != count or (not metadata.columns and not any(map(math.isnan, map(table.number, cells)))):
-        raise UserError(f"{file} must have a header and {count} columns; got {listed(cells)}.")
+    columns, count = metadata.columns or [{"name": name} for name in cells], metadata.dims[1]
+    missing = [column["name"] for column in columns if column["name"] not in cells]
+    header = metadata.columns or any(map(math.isnan, map(table.number, cells)))
+    if missing or len(columns) != count or not header:
+        needs = listed(missing) or f"{count}, with a header"
+        raise UserError(f"{file} must have the columns of the run: {needs}; got {listed(cells)}.")
     codes = [table.codes(column, cells[column["name"]]) for column in columns]
     samples: Samples = {f"{name}:{line}": x for line, x in zip(lines, torch.tensor(codes).T, strict=True)}
     for column, values in zip(columns, codes, strict=True):
@@ -113,8 +110,8 @@ def rows(name: str, file: Path, metadata: Metadata) -> Samples:
     return samples
 
 
-def collate(metadata: Metadata, transforms: list[Callable[[Tensor], Tensor]], samples: list[Any]) -> dict[str, Any]:
-    """The batch of a Predictor from pairs of name and x; of sequences its x is values, padded, and lengths."""
+def collate(metadata: Metadata, transforms: list[Any], samples: list[Any]) -> dict[str, Any]:
+    """The batch of a Predictor, of pairs of name and x."""
     names, found = zip(*samples, strict=True)
     found = [opened(x, metadata) if isinstance(x, Path) else x for x in found]
     good = [transformed(x, transforms) for x in found if isinstance(x, Tensor)]
@@ -127,8 +124,8 @@ def collate(metadata: Metadata, transforms: list[Callable[[Tensor], Tensor]], sa
 
 
 def opened(file: Path, metadata: Metadata) -> Tensor | str:
-    """A picture in the size that the model takes, if it has one, or why it cannot be decoded."""
-    channels, *sides = metadata.dims[1:]
+    """A picture in the size that the model takes, if any, or why it cannot be decoded."""
+    _, channels, *sides = metadata.dims
     size: Any = metadata.size or (None if "height" in sides else sides)
     try:
         return decode.decode(file, size, channels, metadata.data["background"])

@@ -1,9 +1,12 @@
-"""A prediction: batches in, columns of names and values out; under a Trainer, or by hand in Python."""
+"""A prediction: batches in, rows out, by a Trainer into a file, which is written whole or not at all, or in Python."""
 
 import math
+import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,14 +15,14 @@ from lightning import LightningDataModule, LightningModule
 from lightning.pytorch.utilities import CombinedLoader
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import DictConfig, OmegaConf
+from pandas import DataFrame
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from leyden import require
+from leyden import UserError, files, listed, require
 from leyden.data.datamodule import SPLITS, DataModule, cores
-from leyden.data.image_folder import ImageFolder
 from leyden.data.samples import to_float
-from leyden.deploy import graph, inputs, output
+from leyden.deploy import graph, inputs
 from leyden.deploy.graph import Metadata
 from leyden.run import build, configs, paths
 from leyden.tasks.supervised import Supervised
@@ -92,7 +95,7 @@ def of_command(cfg: DictConfig) -> tuple[Any, Any]:
 
 def of_split(split: str, data: DataModule) -> Iterator[dict[str, Any]]:
     """The batches of a split of the run's data, for a Predictor."""
-    name = data.name if isinstance(data, ImageFolder) else "{}[{}]".format
+    name: Any = data.name or "{}[{}]".format  # of its file, if it has one
     for x, y, keys in data.loader(split):
         names = [name(split, key) for key in keys.tolist()]
         yield {"names": names, "x": x if isinstance(x, tuple) else (x,), "y": y}
@@ -109,6 +112,73 @@ def to_predict(datamodule: Any, split: str) -> LightningDataModule:
     # iterators, as Lightning would build a loader anew, which may fail
     datamodule.predict_dataloader = lambda: list(map(iter, CombinedLoader(loader()).flattened))
     return datamodule
+
+
+def table(outputs: list[Any]) -> tuple[DataFrame, dict[str, np.ndarray]]:
+    """What predict_steps returned, of several loaders a list each: rows, and arrays of several values a sample.
+
+    Raises UserError where they are no dicts of columns, or nothing.
+    """
+    groups = outputs if outputs and isinstance(outputs[0], list) else [outputs]
+    parts = [(number, part) for number, group in enumerate(groups) for part in group]
+    if not parts:
+        raise UserError("There is nothing to predict in what was asked for.")
+    try:
+        whole = {str(name): np.concatenate([as_array(part[name]) for _, part in parts]) for name in parts[0][1]}
+        (count,) = {len(array) for array in whole.values()}
+    except (IndexError, KeyError, TypeError, ValueError) as error:
+        must = "a dict of tensors or lists, an entry for each sample, with the same names and shapes each time"
+        raise UserError(f"`predict_step` must return {must}.") from error
+    columns: dict[str, Any] = {"name": list(map(str, range(count)))}
+    if len(groups) > 1:
+        columns["dataloader_idx"] = [number for number, part in parts for _ in next(iter(part.values()))]
+    for name in [name for name, array in whole.items() if array.size == count]:
+        values = whole.pop(name).reshape(count)  # floats with the digits that their type has
+        columns[name] = values.astype(str).astype(float) if values.dtype.kind == "f" else values
+    return DataFrame(columns | {"error": columns.pop("error", None)}), whole
+
+
+def as_array(values: Any) -> np.ndarray:
+    """Of one name of a predict_step; numpy has no bfloat16."""
+    return np.asarray(values.float() if getattr(values, "dtype", None) == torch.bfloat16 else values)
+
+
+def save(outputs: list[Any], path: Path | None, beside: Path | None, overwrite: bool) -> DataFrame:
+    """Write what predict_steps returned beside the file, or to the screen, and arrays to a .npz file."""
+    rows, arrays = table(outputs)
+    if arrays and path is None:
+        raise UserError(f"{listed(arrays)} of `predict_step` are arrays, which need a file; type output=<file>.csv.")
+    if path and path.suffix.lower() == ".jsonl":
+        rows.to_json(beside, orient="records", lines=True, force_ascii=False, double_precision=15)
+    else:
+        rows.to_csv(beside or sys.stdout, index=False)
+    if path and arrays:
+        with writing(path.with_suffix(".npz"), overwrite) as other, open(other, "wb") as file:
+            np.savez(file, allow_pickle=False, **arrays)
+    return rows
+
+
+@contextmanager
+def writing(path: Path, overwrite: bool = False) -> Iterator[Path]:
+    """A path beside the file, which takes its place at the end; after an error nothing is left.
+
+    Raises UserError where the file may not be replaced, or cannot be written.
+    """
+    if path.is_dir() or (path.exists() and not overwrite):
+        raise UserError(f"{path} is there already; type another output=<file>, or overwrite=true.")
+    made = not path.parent.exists()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        TemporaryFile(dir=path.parent).close()  # a mistake is told before any work
+    except OSError as error:
+        raise UserError(f"{path} cannot be written ({error.strerror}); set output=<file>.") from error
+    try:
+        with files.replacing(path) as beside:
+            yield beside
+    finally:
+        if made:
+            with suppress(OSError):  # a folder with files in it stays
+                path.parent.rmdir()
 
 
 class Loaded(NamedTuple):
@@ -138,7 +208,7 @@ class Loaded(NamedTuple):
         if sequence and not lengths:
             lengths = [torch.full((len(values),), values.shape[1])]
         names, x = list(map(str, range(len(values)))), [part.to(task.device) for part in (values, *lengths)]
-        return output.table([predictor.predict_step({"names": names, "x": x, "y": y})])[0]
+        return table([predictor.predict_step({"names": names, "x": x, "y": y})])[0]
 
 
 def load(run: Path | str, exact: bool = True, trusted: Sequence[str] = ()) -> Loaded:

@@ -59,8 +59,8 @@ def test_rows_by_place(tmp_path):
     assert one.tolist() == [1, 2] and two[0] == 3 and two[1].isnan()
     assert bad.startswith("Line 4 of ") and bad.endswith(": column b must be a number as in training; got 'x'.")
     for text, said in (
-        ("1,2\n3,4\n", "a header and 2 columns"),
-        ("a\n1\n", "2 columns; got a"),
+        ("1,2\n3,4\n", "2, with a header; got 1, 2"),
+        ("a\n1\n", "2, with a header; got a"),
         ("a,b\n1\n", "fewer cells"),
     ):
         (tmp_path / "t.csv").write_text(text)

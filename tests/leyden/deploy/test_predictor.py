@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 from foreign.two_loaders import Two, Unaware
 from leyden import UserError
-from leyden.deploy import inputs, output, predictor
+from leyden.deploy import inputs, predictor
 from leyden.deploy.graph import Metadata
 
 CLASSES = Metadata("table", {}, {"probs": ["batch", 3]}, classes=["cat", "dog, big", "2"])
@@ -41,7 +41,7 @@ def predicted(names, errors, outputs, metadata, top_k=1, all_probs=False, target
     batch = {"names": names, "errors": errors, "y": targets}
     batch["x"] = None if outputs is None else (torch.tensor(outputs),)
     columns = predictor.Predictor(lambda x: x, metadata, top_k, all_probs).predict_step(batch, 0)
-    found, _ = output.table([columns])
+    found, _ = predictor.table([columns])
     return json.loads(found.to_json(orient="records", double_precision=15))
 
 

@@ -40,10 +40,10 @@ def export(cfg: DictConfig) -> str:
             report |= formats.check(cfg.format, beside, module, metadata, cases)
         own.update(export=report)
 
-        unit = " standard deviations of the target" if metadata.target_std else ""
-        difference = f"{report['max_abs_diff']:.2g}{unit} (limit {report['tolerance']:g})"
         log.info("%s takes %s and gives %s", target, metadata.inputs, metadata.outputs)
-        log.info("max abs difference from the checkpoint: %s", difference)
+        unit = " standard deviations of the target" if metadata.target_std else ""
+        found = report["max_abs_diff"], unit, report["tolerance"]
+        log.info("max abs difference from the checkpoint: %.2g%s (limit %g)", *found)
         return str(target)
 
 

@@ -37,10 +37,10 @@ def predict(cfg: DictConfig) -> int:
         if path:
             log.info("%d rows in %s", len(rows), path)
         if unreadable := rows["error"].count():
-            message = f"{unreadable} of {len(rows)} inputs could not be read; see the column error."
+            said = f"{unreadable} of {len(rows)} inputs could not be read; see the column error."
             if cfg.strict or unreadable == len(rows):
-                raise Failed(message)
-            log.warning(message)
+                raise Failed(said)
+            log.warning(said)
         return len(rows)
 
 

@@ -46,7 +46,7 @@ class Metadata:
 
 
 def metadata_of(cfg: DictConfig, meaning: str) -> Metadata:
-    """The metadata of a task that learns y from x; UserError where the facts do not say what x is."""
+    """Of a task that learns y from x; UserError where the facts do not say what x is."""
     tree: Any = OmegaConf.to_container(cfg, resolve=True)
     facts, data = tree["facts"] or {}, tree["data"]
     kind, shape, columns, size = facts.get("kind"), facts.get("shape", ()), facts.get("columns"), data.get("size")
@@ -63,7 +63,7 @@ def metadata_of(cfg: DictConfig, meaning: str) -> Metadata:
         {meaning: ["batch", facts["outputs"]]},
         facts.get("dtype", "float32"),
         classes=facts.get("classes") if meaning == "probs" else None,
-        target_std=facts.get("target_std") if meaning == "values" else None,
+        target_std=facts.get("target_std"),
         size=[size, size] if isinstance(size, int) else size,
         columns=columns,
         data={key: data.get(key) or usual for key, usual in READING.items()},
@@ -73,8 +73,8 @@ def metadata_of(cfg: DictConfig, meaning: str) -> Metadata:
 class Graph(nn.Module):
     """A task that learns y from x, without training: raw input -> B x outputs, probabilities or values.
 
-    Raw input: pictures (B x C x H x W, of any size if there is `size`), rows (B x columns, NaN where a value is
-    missing), or sequences (B x T x F, padded) and their lengths (B).
+    Raw input: pictures (B x C x H x W, of any size if there is `size`), rows (B x columns, missing values NaN), or
+    sequences (B x T x F, padded) and their lengths (B).
     """
 
     def __init__(self, task: Supervised, size: Sequence[int] | None = None):

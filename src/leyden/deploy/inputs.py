@@ -74,7 +74,7 @@ def batch(name: str, file: Path, metadata: Metadata) -> Samples:
 def as_batch(what: object, x: Tensor, metadata: Metadata, floats: bool = False) -> Tensor:
     """Samples as the model takes them, or one as a batch; UserError if x is not of its shape or type.
 
-    Of pictures the channels may come last, and one channel may be left out; `floats`: they may be of 0..1, too.
+    Of pictures the channels may come last, and a single one be left out; `floats`: they may be of 0..1, too.
     """
     dims, picture, shape = metadata.dims, metadata.kind == "image", x.shape
     if picture and x.dim() > 1 and dims[1] not in shape[-3:-2]:
@@ -92,7 +92,7 @@ def as_batch(what: object, x: Tensor, metadata: Metadata, floats: bool = False) 
 
 
 def rows(name: str, file: Path, metadata: Metadata) -> Samples:
-    """The rows of a table, by the names of its columns where the run knows them; UserError where it lacks some."""
+    """The rows of a table, by its columns' names where the run knows them; UserError where it lacks some."""
     cells, lines, _ = table.load(file, *(metadata.data[key] for key in ("separator", "missing", "encoding")))
     columns, count = metadata.columns or [{"name": name} for name in cells], metadata.dims[1]
     missing = [column["name"] for column in columns if column["name"] not in cells]

@@ -29,14 +29,14 @@ from leyden.tasks.supervised import Supervised
 
 
 class Predictor(LightningModule):
-    """Columns for the samples of a batch; what could not be read has an error in place of values."""
+    """Columns for the samples of a batch, with an error in place of values for what could not be read."""
 
     def __init__(self, model: nn.Module, metadata: Metadata, top_k: int = 1, all_probs: bool = False):
         super().__init__()
         self.graph, self.metadata, self.top_k, self.all_probs = model, metadata, top_k, all_probs
 
     def predict_step(self, batch: dict[str, Any], batch_idx: int = 0) -> dict[str, Any]:
-        """A batch has `names`, `y` or `errors`, if any, and `x`, what the model takes of the samples without error."""
+        """A batch has `names`, `x` of the samples without error, and, if there are any, `y` or `errors`."""
         name, y, classes = {"name": batch["names"]}, batch.get("y"), self.metadata.classes
         error = {"error": batch.get("errors", [None] * len(batch["names"]))}
         readable, (_, width) = torch.tensor([e is None for e in error["error"]]), *self.metadata.outputs.values()
@@ -65,13 +65,13 @@ def numbered(name: str, values: Tensor) -> dict[str, Tensor]:
 
 
 def of_task(cfg: DictConfig, task: Any, top_k: int, all_probs: bool) -> Predictor:
-    """The Predictor of a task that learns y from x; UserError for others."""
+    """For a task that learns y from x; UserError for others."""
     require(isinstance(task, Supervised), "task", "one with a predict_step(batch, batch_idx)", type(task).__name__)
     return Predictor(graph.Graph(task), graph.metadata_of(cfg, task.meaning), top_k, all_probs)
 
 
 def of_command(cfg: DictConfig) -> tuple[Any, Any]:
-    """The module that predicts, and its loader, or of a user's own task the datamodule. Raises UserError."""
+    """The module that predicts, and a loader or, for a user's own task, a datamodule. Raises UserError."""
     task: Any = build.trained(cfg)
     own = is_overridden("predict_step", task)
     require(cfg.split or not own, "input", "replaced by split=test for a task of your own", cfg.input)
@@ -94,7 +94,7 @@ def of_command(cfg: DictConfig) -> tuple[Any, Any]:
 
 
 def of_split(split: str, data: DataModule) -> Iterator[dict[str, Any]]:
-    """The batches of a split of the run's data, for a Predictor."""
+    """The batches of a split, for a Predictor."""
     name: Any = data.name or "{}[{}]".format  # of its file, if it has one
     for x, y, keys in data.loader(split):
         names = [name(split, key) for key in keys.tolist()]
@@ -102,7 +102,7 @@ def of_split(split: str, data: DataModule) -> Iterator[dict[str, Any]]:
 
 
 def to_predict(datamodule: Any, split: str) -> LightningDataModule:
-    """The datamodule, so changed that it predicts a split; UserError where it has no loader for it in order."""
+    """The datamodule, so changed that it predicts a split; UserError where it has no loader for it."""
     if isinstance(datamodule, DataModule) and split != "predict":
         datamodule.tested, split = split, "test"
     good = split != "train" and is_overridden(f"{split}_dataloader", datamodule)
@@ -115,21 +115,18 @@ def to_predict(datamodule: Any, split: str) -> LightningDataModule:
 
 
 def table(outputs: list[Any]) -> tuple[DataFrame, dict[str, np.ndarray]]:
-    """What predict_steps returned, of several loaders a list each: rows, and arrays of several values a sample.
-
-    Raises UserError where they are no dicts of columns, or nothing.
-    """
+    """Rows, and arrays of several values a sample, of what predict_steps returned, of several loaders a list each."""
     groups = outputs if outputs and isinstance(outputs[0], list) else [outputs]
     parts = [(number, part) for number, group in enumerate(groups) for part in group]
     if not parts:
-        raise UserError("There is nothing to predict in what was asked for.")
+        raise UserError("There is nothing to predict.")
     try:
         whole = {str(name): np.concatenate([as_array(part[name]) for _, part in parts]) for name in parts[0][1]}
         (count,) = {len(array) for array in whole.values()}
     except (IndexError, KeyError, TypeError, ValueError) as error:
-        must = "a dict of tensors or lists, an entry for each sample, with the same names and shapes each time"
-        raise UserError(f"`predict_step` must return {must}.") from error
-    columns: dict[str, Any] = {"name": list(map(str, range(count)))}
+        must = "return a dict of tensors or lists, an entry for each sample, of the same names and shapes each time"
+        raise UserError(f"`predict_step` must {must}.") from error
+    columns: dict[str, Any] = {"name": np.arange(count).astype(str)}
     if len(groups) > 1:
         columns["dataloader_idx"] = [number for number, part in parts for _ in next(iter(part.values()))]
     for name in [name for name, array in whole.items() if array.size == count]:
@@ -144,10 +141,10 @@ def as_array(values: Any) -> np.ndarray:
 
 
 def save(outputs: list[Any], path: Path | None, beside: Path | None, overwrite: bool) -> DataFrame:
-    """Write what predict_steps returned beside the file, or to the screen, and arrays to a .npz file."""
+    """Write what predict_steps returned to the screen or beside the file, and arrays to a .npz file."""
     rows, arrays = table(outputs)
     if arrays and path is None:
-        raise UserError(f"{listed(arrays)} of `predict_step` are arrays, which need a file; type output=<file>.csv.")
+        raise UserError(f"{listed(arrays)} are arrays, which need a file; type output=<file>.csv.")
     if path and path.suffix.lower() == ".jsonl":
         rows.to_json(beside, orient="records", lines=True, force_ascii=False, double_precision=15)
     else:
@@ -162,7 +159,7 @@ def save(outputs: list[Any], path: Path | None, beside: Path | None, overwrite: 
 def writing(path: Path, overwrite: bool = False) -> Iterator[Path]:
     """A path beside the file, which takes its place at the end; after an error nothing is left.
 
-    Raises UserError where the file may not be replaced, or cannot be written.
+    Raises UserError where it may not be replaced, or cannot be written.
     """
     if path.is_dir() or (path.exists() and not overwrite):
         raise UserError(f"{path} is there already; type another output=<file>, or overwrite=true.")
@@ -193,8 +190,8 @@ class Loaded(NamedTuple):
     def __call__(self, x: Any, top_k: int = 1, all_probs: bool = False) -> Any:
         """The rows of predict.py, as a DataFrame, for a batch as the loader yields it, its x alone, or one sample.
 
-        x: B x the shape of a sample, as array or tensor; of sequences a pair of values, B x T x F, and lengths, B, or
-        one of T x F; UserError for others. A task of your own gets the batch, and gives what its predict_step returns.
+        x: an array or tensor; of sequences a pair of values, B x T x F, and lengths, B, or one of T x F; UserError for
+        other shapes. A task of your own gets the batch, and gives what its predict_step returns.
         """
         task, y = self.task, None
         if is_overridden("predict_step", task):
@@ -207,23 +204,22 @@ class Loaded(NamedTuple):
         values = inputs.as_batch("x", values, predictor.metadata, floats=True)
         if sequence and not lengths:
             lengths = [torch.full((len(values),), values.shape[1])]
-        names, x = list(map(str, range(len(values)))), [part.to(task.device) for part in (values, *lengths)]
+        names, x = np.arange(len(values)).astype(str), [part.to(task.device) for part in (values, *lengths)]
         return table([predictor.predict_step({"names": names, "x": x, "y": y})])[0]
 
 
 def load(run: Path | str, exact: bool = True, trusted: Sequence[str] = ()) -> Loaded:
-    """`leyden.load`: what `run=` takes, with the weights of its best checkpoint or of the one that is named.
+    """`leyden.load`: what `run=` takes, with its best weights or those of the checkpoint that is named.
 
     `exact=False`: also where the data has changed; `trusted`: packages that it may build from, besides those in conf/.
-    Raises UserError where there is no such run, it may not be built, or its data is gone or has changed.
+    Raises UserError where there is no such run, or it may not be built.
     """
     found = paths.find(str(run), paths.logs_folder())
     tree = configs.stored(found.directory)
     own = OmegaConf.load(paths.CONF / "_packages.yaml").own
     tree.update(run=str(found.checkpoint(str(run))), run_dir=None, own=own, trusted=list(trusted), exact=exact)
     task, datamodule = build.trained(tree).eval(), build.data(tree)
-    if not isinstance(datamodule, DataModule):  # which a Trainer would set up
-        datamodule.prepare_data()
-        for stage in ("fit", "test"):
-            datamodule.setup(stage)
+    datamodule.prepare_data()
+    for stage in ("fit", "test"):
+        datamodule.setup(stage)
     return Loaded(tree, getattr(task, "model", getattr(task, "net", task)), datamodule, task)

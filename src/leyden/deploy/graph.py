@@ -1,7 +1,7 @@
 """A task as one plain module, raw input in, probabilities or values out, and the metadata that says so."""
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 from torch.nn.functional import interpolate, pad
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
 from leyden import UserError, require
 from leyden.data import decode
@@ -116,37 +117,35 @@ def from_data(cfg: DictConfig, task: Supervised) -> tuple[Graph, Metadata, Cases
 
 
 class OwnGraph(nn.Module):
-    """A user's own task by its `forward`; a dict batch enters as its values, in the order of `keys`."""
+    """A user's own task by its `forward`, with the tensors of its batch, of this structure, one by one."""
 
-    def __init__(self, task: nn.Module, keys: list[str] | None = None):
+    def __init__(self, task: nn.Module, structure: TreeSpec):
         super().__init__()
-        self.model, self.keys = task, keys
-
-    def outputs(self, *inputs: Tensor) -> dict[str, Tensor]:
-        """By their names; those of no dict are output, output1, ..."""
-        outputs = self.model(dict(zip(self.keys, inputs, strict=True))) if self.keys else self.model(*inputs)
-        if isinstance(outputs, dict):
-            return outputs
-        several = outputs if isinstance(outputs, list | tuple) else [outputs]
-        return {f"output{number or ''}": part for number, part in enumerate(several)}
+        self.model, self.structure = task, structure
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        return tuple(self.outputs(*inputs).values())
+        return tuple(tree_leaves(self.model(*tree_unflatten(inputs, self.structure))))
 
 
 def from_example(task: LightningModule) -> tuple[OwnGraph, Metadata, Cases]:
     """A user's own task, by its forward and `example_input`; UserError where it lacks one of them."""
     example: Any = getattr(task, "example_input", None)
-    keys = list(example) if isinstance(example, dict) else None
-    parts = list(example.values()) if keys else example if isinstance(example, tuple | list) else [example]
-    good, graph = all(isinstance(x, Tensor) and x.dim() for x in parts), OwnGraph(task, keys).eval()
+    batch = tuple(example) if isinstance(example, tuple | list) else (example,)
+    parts, structure = tree_flatten(batch)
+    good = is_overridden("forward", task) and all(isinstance(x, Tensor) and x.dim() for x in parts)
     with torch.no_grad():
-        named = graph.outputs(*parts) if good and is_overridden("forward", task) else {}
-        if not named or not all(isinstance(x, Tensor) for x in named.values()):
+        outputs: Any = task(*batch) if good else None
+        several = tree_leaves(outputs)
+        if not all(isinstance(x, Tensor) for x in several):
             needs = "a forward(batch) that gives tensors, and an example_input, tensors that are a batch for it"
             raise UserError(f"{type(task).__name__} cannot be exported: it needs {needs}.")
+        graph = OwnGraph(task, structure).eval()
         batches = [tuple(x[torch.arange(count) % len(x)] for x in parts) for count in BATCHES]
         cases: Cases = [(inputs, graph(*inputs)) for inputs in batches]
-    inputs = dict(zip(keys or inspect.signature(task.forward).parameters, parts, strict=False))
-    dims, outputs = ({key: ["batch", *x.shape[1:]] for key, x in part.items()} for part in (inputs, named))
-    return graph, Metadata("own", dims, outputs, str(parts[0].dtype)[6:]), cases
+    keys = example if isinstance(example, dict) else inspect.signature(task.forward).parameters
+    names = outputs if isinstance(outputs, dict) else [f"output{n or ''}" for n in range(len(several))]
+    return graph, Metadata("own", dims_of(keys, parts), dims_of(names, several), str(parts[0].dtype)[6:]), cases
+
+
+def dims_of(names: Iterable[str], parts: list[Tensor]) -> dict[str, Dims]:
+    return {name: ["batch", *x.shape[1:]] for name, x in zip(names, parts, strict=False)}

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils._pytree import tree_structure
 
 from lab.models.rnn import RNN
 from leyden import Failed, UserError
@@ -48,7 +49,7 @@ class Task(nn.Module):
 @pytest.fixture(params=["torchscript", "state_dict"])
 def written(request, tmp_path):
     """A file, and a function that checks it against expected outputs that are changed so."""
-    graph, path = OwnGraph(Task()).eval(), tmp_path / "a"
+    graph, path = OwnGraph(Task(), tree_structure((0,))).eval(), tmp_path / "a"
     metadata = Metadata("own", {"x": ["batch", 3]}, {"probs": ["batch", 2]})
     formats.write(request.param, graph, (torch.ones(3, 3),), vars(metadata), path)
 

@@ -21,34 +21,30 @@ EXTRA = "leyden.json"  # the metadata in torch's files
 TOLERANCE, RESIZED = 1e-4, 0.01  # largest difference; and where pictures are resized, in whole levels
 
 
-def write(form: str, graph: nn.Module, example: tuple[Tensor, ...], facts: dict[str, Any], path: Path) -> None:
+def write(form: str, graph: Any, example: tuple[Tensor, ...], facts: dict[str, Any], path: Path) -> None:
     """Write a graph with its facts in one of ENDINGS; UserError if its exporter, whose errors are many, fails."""
+    extra: dict[str, Any] = {EXTRA: json.dumps(facts)}
     torch.compiler.reset()  # else sizes that an earlier export of this process saw may be taken for fixed ones
     try:
         with torch.no_grad(), warnings.catch_warnings(action="ignore"), redirect_stderr(io.StringIO()):
-            export(form, graph, example, facts, path)
+            if form == "state_dict":
+                weights = graph.model.state_dict()
+                weights.metadata = facts
+                return torch.save(weights, path)
+            if form == "torchscript":
+                return torch.jit.save(torch.jit.trace(graph, example, check_trace=False), path, _extra_files=extra)
+            shapes: Any = dynamic_shapes(facts["inputs"])
+            program = torch.export.export(with_scans(graph), example, dynamic_shapes=shapes, strict=False)
+            if form == "pt2":
+                with open(path, "wb") as file:  # torch wants no path but one that ends in .pt2
+                    return torch.export.save(program, file, extra_files=extra)
+            names: Any = {"input_names": list(facts["inputs"]), "output_names": list(facts["outputs"])}
+            onnx: Any = torch.onnx.export(program, dynamic_shapes=shapes, verbose=False, **names)
+            onnx.model.metadata_props.update({name: json.dumps(value) for name, value in facts.items()})
+            return onnx.save(path, external_data=False)
     except Exception as error:
         reason = said(error.__cause__ or error)[:200]
         raise UserError(f"format={form} cannot follow this model ({reason}); type another format.") from error
-
-
-def export(form: str, graph: Any, example: tuple[Tensor, ...], facts: dict[str, Any], path: Path) -> None:
-    extra: dict[str, Any] = {EXTRA: json.dumps(facts)}
-    if form == "state_dict":
-        weights = graph.model.state_dict()
-        weights.metadata = facts
-        return torch.save(weights, path)
-    if form == "torchscript":
-        return torch.jit.save(torch.jit.trace(graph, example, check_trace=False), path, _extra_files=extra)
-    shapes: Any = dynamic_shapes(facts["inputs"])
-    program = torch.export.export(with_scans(graph), example, dynamic_shapes=shapes, strict=False)
-    if form == "pt2":
-        with open(path, "wb") as file:  # torch wants no path but one that ends in .pt2
-            return torch.export.save(program, file, extra_files=extra)
-    names: Any = {"input_names": list(facts["inputs"]), "output_names": list(facts["outputs"])}
-    onnx: Any = torch.onnx.export(program, dynamic_shapes=shapes, verbose=False, **names)
-    onnx.model.metadata_props.update({name: json.dumps(value) for name, value in facts.items()})
-    return onnx.save(path, external_data=False)
 
 
 def dynamic_shapes(inputs: dict[str, Dims]) -> Any:

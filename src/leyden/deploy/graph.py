@@ -100,7 +100,7 @@ def from_data(cfg: DictConfig, task: Supervised) -> tuple[Graph, Metadata, Cases
     """A task of leyden, and what it makes of raw samples, of several lengths or sizes where any is taken."""
     datamodule: Any = build.data(cfg)
     if not isinstance(datamodule, DataModule) or datamodule.transforms["val"]:
-        raise UserError("An export is checked on samples of a datamodule of leyden, and one without eval_transforms.")
+        raise UserError("An export is checked on samples of a datamodule of leyden without eval_transforms.")
     metadata, cases, splits = metadata_of(cfg, task.meaning), Cases(), datamodule.splits
     samples = splits["val"] or splits["test"] or splits["train"]
     for count in BATCHES:
@@ -143,7 +143,7 @@ def from_example(task: LightningModule) -> tuple[OwnGraph, Metadata, Cases]:
         batches = [tuple(x[torch.arange(count) % len(x)] for x in parts) for count in BATCHES]
         cases: Cases = [(inputs, graph(*inputs)) for inputs in batches]
     keys = example if isinstance(example, dict) else inspect.signature(task.forward).parameters
-    names = outputs if isinstance(outputs, dict) else [f"output{n or ''}" for n in range(len(several))]
+    names = outputs if isinstance(outputs, dict) else [f"output{n or ''}" for n, _ in enumerate(several)]
     return graph, Metadata("own", dims_of(keys, parts), dims_of(names, several), str(parts[0].dtype)[6:]), cases
 
 

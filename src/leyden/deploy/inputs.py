@@ -21,32 +21,29 @@ Samples = dict[str, Tensor | Path | str]  # by name: what the model takes, a pic
 
 
 def of_path(path: str, metadata: Metadata) -> Samples:
-    """The samples of a file, a folder or a pattern; UserError if there is none. Of several files one may be bad."""
-    files, samples = matching_files(path, metadata.kind), Samples()
-    for name, file in files.items():
+    """The samples of a file, a folder or a pattern, without hidden files; UserError if there is none.
+
+    Of several files one may be bad.
+    """
+    root, kind, samples = Path(path).expanduser(), metadata.kind, Samples()
+    found = folders.walk(root) if root.is_dir() else [root] if root.exists() else glob.glob(str(root), recursive=True)
+    files = sorted(file for file in map(Path, found) if file.name.lower().endswith(ENDINGS[kind]))
+    takes = f"{kind}s ({', '.join(ENDINGS[kind])}): a file, a folder or a pattern of them"
+    require(bool(files), "input", takes, path)
+    for file in files:
+        name = decode.shown(file.relative_to(root).as_posix() if root.is_dir() else file)
         try:
             if file.suffix.lower() in BATCHES:
                 samples |= batch(name, file, metadata)
-            elif metadata.kind == "table":
+            elif kind == "table":
                 samples |= rows(name, file, metadata)
             else:
-                picture = metadata.kind == "image"
-                samples[name] = file if picture else as_batch(file, folders.load(file), metadata)[0]
+                samples[name] = file if kind == "image" else as_batch(file, folders.load(file), metadata)[0]
         except UserError as error:
             if len(files) == 1:
                 raise
             samples[name] = str(error)
     return samples
-
-
-def matching_files(path: str, kind: str) -> dict[str, Path]:
-    """The files by name, sorted, without hidden ones; UserError if there is none."""
-    root = Path(path).expanduser()
-    found = folders.walk(root) if root.is_dir() else [root] if root.exists() else glob.glob(str(root), recursive=True)
-    files = sorted(file for file in map(Path, found) if file.name.lower().endswith(ENDINGS[kind]))
-    takes = f"{kind}s ({', '.join(ENDINGS[kind])}): a file, a folder or a pattern of them"
-    require(bool(files), "input", takes, path)
-    return {decode.shown(file.relative_to(root).as_posix() if root.is_dir() else file): file for file in files}
 
 
 def batch(name: str, file: Path, metadata: Metadata) -> Samples:

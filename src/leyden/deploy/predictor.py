@@ -1,4 +1,4 @@
-"""A prediction: batches in, rows out, by a Trainer into a file, which is written whole or not at all, or in Python."""
+"""A prediction: batches in, rows out, in Python or in a file, which is written whole or not at all."""
 
 import math
 import sys
@@ -31,23 +31,23 @@ from leyden.tasks.supervised import Supervised
 class Predictor(LightningModule):
     """Columns for the samples of a batch, with an error in place of values for what could not be read."""
 
-    def __init__(self, model: nn.Module, metadata: Metadata, top_k: int = 1, all_probs: bool = False):
+    def __init__(self, model: nn.Module, metadata: Metadata, top_k: int, all_probs: bool):
         super().__init__()
         self.graph, self.metadata, self.top_k, self.all_probs = model, metadata, top_k, all_probs
 
     def predict_step(self, batch: dict[str, Any], batch_idx: int = 0) -> dict[str, Any]:
         """A batch has `names`, `x` of the samples without error, and, if there are any, `y` or `errors`."""
-        name, y, classes = {"name": batch["names"]}, batch.get("y"), self.metadata.classes
-        error = {"error": batch.get("errors", [None] * len(batch["names"]))}
-        readable, (_, width) = torch.tensor([e is None for e in error["error"]]), *self.metadata.outputs.values()
-        outputs = torch.full((len(readable), width), math.nan, dtype=torch.float32)
+        names, y, classes = batch["names"], batch.get("y"), self.metadata.classes
+        columns = {"name": names, "error": batch.get("errors", [None] * len(names))}
+        readable, (_, width) = torch.tensor([e is None for e in columns["error"]]), *self.metadata.outputs.values()
+        outputs = torch.full((len(names), width), math.nan, dtype=torch.float32)
         if batch["x"] is not None:
             values, *lengths = batch["x"]
             outputs[readable] = self.graph(to_float(values).to(self.dtype), *lengths).cpu()
         if not classes:
-            return name | numbered("prediction", outputs) | ({} if y is None else numbered("target", y)) | error
+            return columns | numbered("prediction", outputs) | ({} if y is None else numbered("target", y))
         probs, order = outputs.sort(dim=1, descending=True, stable=True)
-        best, columns = np.where(readable[:, None], np.array(classes, object)[order], None), dict[str, Any]()
+        best = np.where(readable[:, None], np.array(classes, object)[order], None)
         for place in range(min(self.top_k, len(classes))):
             end = f"_{place + 1}" if place else ""
             columns |= {f"prediction{end}": best[:, place], f"probability{end}": probs[:, place]}
@@ -55,7 +55,7 @@ class Predictor(LightningModule):
             columns |= {f"prob_{label}": outputs[:, n] for n, label in enumerate(classes)}
         if y is not None:
             columns["target"] = [classes[label] for label in y.flatten().tolist()]
-        return name | columns | error
+        return columns
 
 
 def numbered(name: str, values: Tensor) -> dict[str, Tensor]:
@@ -87,8 +87,8 @@ def of_command(cfg: DictConfig) -> tuple[Any, Any]:
     samples: Any = list(inputs.of_path(str(cfg.input), model.metadata).items())
     transforms = [build.make(cfg, "data.eval_transforms", node) for node in cfg.data.get("eval_transforms") or []]
     workers = cfg.data.get("num_workers")
-    if not isinstance(workers, int):  # for few pictures a process costs more than it saves
-        workers = min(cores(), len(samples) // 100) if model.metadata.kind == "image" else 0
+    if not isinstance(workers, int):  # for few samples a process costs more than it saves
+        workers = min(cores(), len(samples) // 100)
     collate = partial(inputs.collate, model.metadata, transforms)
     return model, DataLoader(samples, cfg.data.get("batch_size") or 64, num_workers=workers, collate_fn=collate)
 
@@ -103,8 +103,6 @@ def of_split(split: str, data: DataModule) -> Iterator[dict[str, Any]]:
 
 def to_predict(datamodule: Any, split: str) -> LightningDataModule:
     """The datamodule, so changed that it predicts a split; UserError where it has no loader for it."""
-    if isinstance(datamodule, DataModule) and split != "predict":
-        datamodule.tested, split = split, "test"
     good = split != "train" and is_overridden(f"{split}_dataloader", datamodule)
     require(good, "split", f"one of val, test, predict that {type(datamodule).__name__} has a loader for", split)
     loader, setup = getattr(datamodule, f"{split}_dataloader"), datamodule.setup
@@ -161,7 +159,7 @@ def writing(path: Path, overwrite: bool = False) -> Iterator[Path]:
 
     Raises UserError where it may not be replaced, or cannot be written.
     """
-    if path.is_dir() or (path.exists() and not overwrite):
+    if path.exists() and not overwrite:
         raise UserError(f"{path} is there already; type another output=<file>, or overwrite=true.")
     made = not path.parent.exists()
     try:

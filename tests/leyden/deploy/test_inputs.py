@@ -5,7 +5,7 @@ import pytest
 
 from leyden import UserError
 from leyden.deploy.graph import Metadata
-from leyden.deploy.inputs import matching_files, of_path
+from leyden.deploy.inputs import of_path
 
 IMAGE = Metadata("image", {"image": ["batch", 1, 2, 3]}, {"probs": ["batch", 2]}, dtype="uint8")
 TABLE = Metadata("table", {"row": ["batch", 2]}, {"values": ["batch", 1]})
@@ -15,7 +15,7 @@ def test_a_folder_in_the_order_of_names(tmp_path):
     for name in ("b.png", "a.PNG", ".c.png", "d.txt", "x/z.png", "x/a.png", ".h/e.png"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    assert list(matching_files(str(tmp_path), "image")) == ["a.PNG", "b.png", "x/a.png", "x/z.png"]
+    assert list(of_path(str(tmp_path), IMAGE)) == ["a.PNG", "b.png", "x/a.png", "x/z.png"]
 
 
 @pytest.mark.parametrize(

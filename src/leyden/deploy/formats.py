@@ -1,4 +1,4 @@
-"""From a graph to a file, and back to be checked: ONNX, torch.export's pt2, TorchScript, or the weights alone."""
+"""From a graph to a file, and back to be checked."""
 
 import io
 import json
@@ -22,9 +22,9 @@ TOLERANCE, RESIZED = 1e-4, 0.01  # largest difference; and where pictures are re
 
 
 def write(form: str, graph: Any, example: tuple[Tensor, ...], facts: dict[str, Any], path: Path) -> None:
-    """Write a graph with its facts in one of ENDINGS; UserError if its exporter, whose errors are many, fails."""
+    """Write a graph with its facts; UserError where its exporter fails."""
     extra: dict[str, Any] = {EXTRA: json.dumps(facts)}
-    torch.compiler.reset()  # else sizes that an earlier export of this process saw may be taken for fixed ones
+    torch.compiler.reset()  # else the sizes of an earlier export may be taken for fixed ones
     try:
         with torch.no_grad(), warnings.catch_warnings(action="ignore"), redirect_stderr(io.StringIO()):
             if form == "state_dict":
@@ -54,7 +54,7 @@ def dynamic_shapes(inputs: dict[str, Dims]) -> Any:
 
 
 def load(form: str, path: Path, graph: Any) -> Callable[..., Any]:
-    """A written file as a function of its inputs; weights alone are loaded into the graph."""
+    """A file as a function of its inputs; weights alone are loaded into the graph."""
     if form == "torchscript":
         return torch.jit.load(path, map_location="cpu")
     if form == "pt2":
@@ -72,7 +72,7 @@ def load(form: str, path: Path, graph: Any) -> Callable[..., Any]:
 
 
 def check(form: str, path: Path, graph: nn.Module, metadata: Metadata, cases: Cases) -> dict[str, Any]:
-    """The largest difference, of values in the target's standard deviations, and its limit; Failed if it is above."""
+    """The largest difference, of values in the target's standard deviations, and its limit; Failed above it."""
     scale, apart = torch.tensor(metadata.target_std or 1.0, dtype=torch.float64), list[Tensor]()
     try:
         run = load(form, path, graph)
@@ -84,7 +84,7 @@ def check(form: str, path: Path, graph: nn.Module, metadata: Metadata, cases: Ca
                 if one.shape != other.shape:
                     raise ValueError(f"{list(one.shape)} in place of {list(other.shape)}")
                 apart.append(((one.double() - other.double()).abs() / scale).max())
-    except Exception as error:  # runtimes have errors of many kinds, and long ones
+    except Exception as error:  # of many kinds
         raise Failed(f"The exported file does not run ({said(error)[:300]}); not written.") from error
     difference, limit = float(torch.stack(apart).max()), RESIZED if metadata.size else TOLERANCE  # NaN if any is
     if not difference <= limit:

@@ -20,7 +20,7 @@ from leyden.data.samples import to_float
 from leyden.run import build
 from leyden.tasks.supervised import Supervised
 
-BATCHES = (3, 1, 2, 7)  # samples of each batch that an export is checked on; the exporter sees the first
+BATCHES = (3, 1, 2, 7)  # samples that an export is checked on; the exporter sees the first
 READING: dict[str, Any] = {"background": "white", "separator": None, "missing": [], "encoding": "utf-8"}
 Dims = list[Any]  # the size of each dimension, or a name where any size is taken
 Cases = list[tuple[tuple[Tensor, ...], tuple[Tensor, ...]]]  # inputs, and what the checkpoint makes of them
@@ -37,7 +37,7 @@ class Metadata:
     classes: list[str] | None = None
     target_std: list[float] | None = None
     size: list[int] | None = None  # height and width that the graph resizes pictures to
-    columns: list[dict[str, Any]] | None = None  # of a table: categories, or fill and the offset to subtract first
+    columns: list[dict[str, Any]] | None = None  # of a table: categories, or fill and offset
     data: dict[str, Any] = field(default_factory=READING.copy)  # how a file is read
 
     @property
@@ -58,24 +58,21 @@ def metadata_of(cfg: DictConfig, meaning: str) -> Metadata:
         "table": {"row": ["batch", *([len(columns)] if columns else shape)]},
     }
     require(kind in inputs, "facts.kind", f"one of {', '.join(inputs)}", kind)
+    known = ["dtype", "columns", "classes" if meaning == "probs" else "target_std"]
     return Metadata(
         kind,
         inputs[kind],
         {meaning: ["batch", facts["outputs"]]},
-        facts.get("dtype", "float32"),
-        classes=facts.get("classes") if meaning == "probs" else None,
-        target_std=facts.get("target_std"),
         size=[size, size] if isinstance(size, int) else size,
-        columns=columns,
         data={key: data.get(key) or usual for key, usual in READING.items()},
+        **{key: facts[key] for key in known if key in facts},
     )
 
 
 class Graph(nn.Module):
     """A task that learns y from x, without training: raw input -> B x outputs, probabilities or values.
 
-    Raw input: pictures (B x C x H x W, of any size if there is `size`), rows (B x columns, missing values NaN), or
-    sequences (B x T x F, padded) and their lengths (B).
+    Raw: pictures, of any size if there is `size`, rows, with NaN for a missing value, or padded sequences and lengths.
     """
 
     def __init__(self, task: Supervised, size: Sequence[int] | None = None):
@@ -89,7 +86,7 @@ class Graph(nn.Module):
 
 
 def resized(image: Tensor, size: Sequence[int] | None) -> Tensor:
-    """As of `leyden.data.decode`, but for exporters, which know no uint8 there: rounded to whole levels."""
+    """As in `leyden.data.decode`, but for exporters, which know no uint8 there."""
     if size is None:
         return image
     image = interpolate(image.float(), tuple(size), mode="bilinear", antialias=True)
@@ -97,7 +94,7 @@ def resized(image: Tensor, size: Sequence[int] | None) -> Tensor:
 
 
 def from_data(cfg: DictConfig, task: Supervised) -> tuple[Graph, Metadata, Cases]:
-    """A task of leyden, and what it makes of raw samples, of several lengths or sizes where any is taken."""
+    """A task of leyden on raw samples, of several lengths or sizes where any is taken."""
     datamodule: Any = build.data(cfg)
     if not isinstance(datamodule, DataModule) or datamodule.transforms["val"]:
         raise UserError("An export is checked on samples of a datamodule of leyden without eval_transforms.")
@@ -117,7 +114,7 @@ def from_data(cfg: DictConfig, task: Supervised) -> tuple[Graph, Metadata, Cases
 
 
 class OwnGraph(nn.Module):
-    """A user's own task by its `forward`, with the tensors of its batch, of this structure, one by one."""
+    """A user's own task by its `forward`; the tensors of its batch enter one by one."""
 
     def __init__(self, task: nn.Module, structure: TreeSpec):
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a user's path holds, sample by sample: pictures, sequences, rows of tables, batches of them."""
+"""What a user's path holds, sample by sample."""
 
 import glob
 import math
@@ -21,10 +21,7 @@ Samples = dict[str, Tensor | Path | str]  # by name: what the model takes, a pic
 
 
 def of_path(path: str, metadata: Metadata) -> Samples:
-    """The samples of a file, a folder or a pattern, without hidden files; UserError if there is none.
-
-    Of several files one may be bad.
-    """
+    """The samples of a file, a folder or a pattern; UserError if there is none. Of several files one may be bad."""
     root, kind, samples = Path(path).expanduser(), metadata.kind, Samples()
     found = folders.walk(root) if root.is_dir() else [root] if root.exists() else glob.glob(str(root), recursive=True)
     files = sorted(file for file in map(Path, found) if file.name.lower().endswith(ENDINGS[kind]))
@@ -38,7 +35,7 @@ def of_path(path: str, metadata: Metadata) -> Samples:
             elif kind == "table":
                 samples |= rows(name, file, metadata)
             else:
-                samples[name] = file if kind == "image" else as_batch(file, folders.load(file), metadata)[0]
+                samples[name] = file if kind == "image" else as_batch(folders.load(file), metadata)[0]
         except UserError as error:
             if len(files) == 1:
                 raise
@@ -47,7 +44,7 @@ def of_path(path: str, metadata: Metadata) -> Samples:
 
 
 def batch(name: str, file: Path, metadata: Metadata) -> Samples:
-    """The samples of an array, of sequences with its `lengths`, in a .npz or in .npy files, as data=arrays has them."""
+    """The samples of x, and of sequences its lengths, in a .npz or in .npy files, as data=arrays has them."""
     folder, stem = (file, "x") if file.suffix.lower() == ".npz" else (file.parent, file.stem)
     values = arrays.load(folder, stem)
     if not isinstance(values, np.ndarray) or values.dtype.kind not in "buif":
@@ -55,7 +52,7 @@ def batch(name: str, file: Path, metadata: Metadata) -> Samples:
     x = torch.from_numpy(np.array(values))
     if metadata.kind == "table":  # from float64: the rest fits into 32 bits
         x = x.double() - torch.tensor([column.get("offset", 0.0) for column in metadata.columns or [{}]]).double()
-    parts: Any = as_batch(file, x, metadata)
+    parts: Any = as_batch(x, metadata)
     if metadata.kind == "sequence":
         lengths = arrays.load(folder, stem.removesuffix("x") + "lengths")
         if lengths is not None:
@@ -68,28 +65,25 @@ def batch(name: str, file: Path, metadata: Metadata) -> Samples:
     return {f"{name}[{index}]" if len(parts) > 1 else name: part for index, part in enumerate(parts)}
 
 
-def as_batch(what: object, x: Tensor, metadata: Metadata, floats: bool = False) -> Tensor:
+def as_batch(x: Tensor, metadata: Metadata, floats: bool = False) -> Tensor:
     """Samples as the model takes them, or one as a batch; UserError if x is not of its shape or type.
 
     Of pictures the channels may come last, and a single one be left out; `floats`: they may be of 0..1, too.
     """
     dims, picture, shape = metadata.dims, metadata.kind == "image", x.shape
     if picture and x.dim() > 1 and dims[1] not in shape[-3:-2]:
-        if shape[-1] == dims[1]:
-            x = x.movedim(-1, -3)
-        elif dims[1] == 1:
-            x = x.unsqueeze(-3)
+        x = x.movedim(-1, -3) if shape[-1] == dims[1] else x.unsqueeze(-3)
     x = x[None] if x.dim() == len(dims) - 1 else x
     fits = x.dim() == len(dims) and all(d == size or isinstance(d, str) for d, size in zip(dims, x.shape, strict=True))
     raw = (x.dtype == torch.uint8) == (metadata.dtype == "uint8")  # bytes are scaled to 0..1 later
     if not (fits and x.numel() and (raw or not picture or (floats and x.is_floating_point()))):
         takes, got = (" x ".join(map(str, sizes)) for sizes in (dims, shape))
-        raise UserError(f"{what} must hold {metadata.dtype} of {takes}; got {str(x.dtype)[6:]} of {got}.")
+        raise UserError(f"x must hold {metadata.dtype} of {takes}; got {str(x.dtype)[6:]} of {got}.")
     return decode.resized(x, metadata.size) if picture and x.dtype == torch.uint8 else x.float()
 
 
 def rows(name: str, file: Path, metadata: Metadata) -> Samples:
-    """The rows of a table, by its columns' names where the run knows them; UserError where it lacks some."""
+    """The rows of a table, by its columns' names where the run knows them."""
     cells, lines, _ = table.load(file, *(metadata.data[key] for key in ("separator", "missing", "encoding")))
     columns, count = metadata.columns or [{"name": name} for name in cells], metadata.dims[1]
     missing = [column["name"] for column in columns if column["name"] not in cells]
@@ -121,7 +115,7 @@ def collate(metadata: Metadata, transforms: list[Any], samples: list[Any]) -> di
 
 
 def opened(file: Path, metadata: Metadata) -> Tensor | str:
-    """A picture in the size that the model takes, if any, or why it cannot be decoded."""
+    """A picture as the model takes it, or why it cannot be decoded."""
     _, channels, *sides = metadata.dims
     size: Any = metadata.size or (None if "height" in sides else sides)
     try:

@@ -29,7 +29,7 @@ from leyden.tasks.supervised import Supervised
 
 
 class Predictor(LightningModule):
-    """Columns for the samples of a batch, with an error in place of values for what could not be read."""
+    """Columns for the samples of a batch; what could not be read has an error in place of values."""
 
     def __init__(self, model: nn.Module, metadata: Metadata, top_k: int, all_probs: bool):
         super().__init__()
@@ -82,7 +82,7 @@ def of_command(cfg: DictConfig) -> tuple[Any, Any]:
     model = of_task(cfg, task, cfg.top_k, cfg.all_probs)
     if data:
         good = cfg.split in SPLITS and isinstance(data, DataModule)
-        require(good, "split", f"one of {', '.join(SPLITS)} of a datamodule of leyden", cfg.split)
+        require(good, "split", "one of train, val, test of a datamodule of leyden", cfg.split)
         return model, of_split(cfg.split, data)
     samples: Any = list(inputs.of_path(str(cfg.input), model.metadata).items())
     transforms = [build.make(cfg, "data.eval_transforms", node) for node in cfg.data.get("eval_transforms") or []]
@@ -113,7 +113,7 @@ def to_predict(datamodule: Any, split: str) -> LightningDataModule:
 
 
 def table(outputs: list[Any]) -> tuple[DataFrame, dict[str, np.ndarray]]:
-    """Rows, and arrays of several values a sample, of what predict_steps returned, of several loaders a list each."""
+    """Rows, and arrays of several values a sample, of what predict_steps returned; of several loaders a list each."""
     groups = outputs if outputs and isinstance(outputs[0], list) else [outputs]
     parts = [(number, part) for number, group in enumerate(groups) for part in group]
     if not parts:
@@ -122,8 +122,8 @@ def table(outputs: list[Any]) -> tuple[DataFrame, dict[str, np.ndarray]]:
         whole = {str(name): np.concatenate([as_array(part[name]) for _, part in parts]) for name in parts[0][1]}
         (count,) = {len(array) for array in whole.values()}
     except (IndexError, KeyError, TypeError, ValueError) as error:
-        must = "return a dict of tensors or lists, an entry for each sample, of the same names and shapes each time"
-        raise UserError(f"`predict_step` must {must}.") from error
+        must = "a dict of tensors or lists, an entry for each sample, with the same names and shapes each time"
+        raise UserError(f"`predict_step` must return {must}.") from error
     columns: dict[str, Any] = {"name": np.arange(count).astype(str)}
     if len(groups) > 1:
         columns["dataloader_idx"] = [number for number, part in parts for _ in next(iter(part.values()))]
@@ -157,7 +157,7 @@ def save(outputs: list[Any], path: Path | None, beside: Path | None, overwrite: 
 def writing(path: Path, overwrite: bool = False) -> Iterator[Path]:
     """A path beside the file, which takes its place at the end; after an error nothing is left.
 
-    Raises UserError where it may not be replaced, or cannot be written.
+    Raises UserError where it may not be replaced or written.
     """
     if path.exists() and not overwrite:
         raise UserError(f"{path} is there already; type another output=<file>, or overwrite=true.")
@@ -188,8 +188,7 @@ class Loaded(NamedTuple):
     def __call__(self, x: Any, top_k: int = 1, all_probs: bool = False) -> Any:
         """The rows of predict.py, as a DataFrame, for a batch as the loader yields it, its x alone, or one sample.
 
-        x: an array or tensor; of sequences a pair of values, B x T x F, and lengths, B, or one of T x F; UserError for
-        other shapes. A task of your own gets the batch, and gives what its predict_step returns.
+        Raises UserError for other shapes. A task of your own gets a batch, and gives what its predict_step returns.
         """
         task, y = self.task, None
         if is_overridden("predict_step", task):
@@ -199,7 +198,7 @@ class Loaded(NamedTuple):
         if isinstance(x, tuple | list) and hasattr(x[0], "shape") != sequence:  # a batch
             x, y, *_ = x
         values, *lengths = map(torch.as_tensor, x if isinstance(x, tuple | list) else [x])
-        values = inputs.as_batch("x", values, predictor.metadata, floats=True)
+        values = inputs.as_batch(values, predictor.metadata, floats=True)
         if sequence and not lengths:
             lengths = [torch.full((len(values),), values.shape[1])]
         names, x = np.arange(len(values)).astype(str), [part.to(task.device) for part in (values, *lengths)]
@@ -209,7 +208,7 @@ class Loaded(NamedTuple):
 def load(run: Path | str, exact: bool = True, trusted: Sequence[str] = ()) -> Loaded:
     """`leyden.load`: what `run=` takes, with its best weights or those of the checkpoint that is named.
 
-    `exact=False`: also where the data has changed; `trusted`: packages that it may build from, besides those in conf/.
+    `exact=False`: also where the data has changed; `trusted`: packages it may build from, besides those in conf/.
     Raises UserError where there is no such run, or it may not be built.
     """
     found = paths.find(str(run), paths.logs_folder())

@@ -23,8 +23,7 @@ def predict(cfg: DictConfig) -> int:
         require((cfg.input is None) != (cfg.split is None), "input", "given, or else `split`, not both", cfg.input)
         require(isinstance(cfg.top_k, int) and cfg.top_k > 0, "top_k", "a whole number from 1 up", cfg.top_k)
         path = Path(cfg.output).expanduser().absolute() if cfg.output else None
-        good = path is None or path.suffix.lower() in (".csv", ".jsonl")
-        require(good, "output", "a .csv or .jsonl file", cfg.output)
+        require(path is None or path.suffix.lower() in (".csv", ".jsonl"), "output", "a .csv or .jsonl file", path)
         process.set_global_torch_flags(cfg)
         if path is None:  # stdout is the table
             logging.getLogger().handlers[0].setStream(sys.stderr)

@@ -134,7 +134,7 @@ def from_example(task: LightningModule) -> tuple[OwnGraph, Metadata, Cases]:
         outputs: Any = task(*batch) if good else None
         several = tree_leaves(outputs)
         if not all(isinstance(x, Tensor) for x in several):
-            needs = "a forward(batch) that gives tensors, and an example_input, tensors that are a batch for it"
+            needs = "a forward(batch) that gives tensors, and as example_input the tensors of a batch"
             raise UserError(f"{type(task).__name__} cannot be exported: it needs {needs}.")
         graph = OwnGraph(task, structure).eval()
         batches = [tuple(x[torch.arange(count) % len(x)] for x in parts) for count in BATCHES]

@@ -46,10 +46,10 @@ def of_path(path: str, metadata: Metadata) -> Samples:
 def batch(name: str, file: Path, metadata: Metadata) -> Samples:
     """The samples of x, and of sequences its lengths, in a .npz or in .npy files, as data=arrays has them."""
     folder, stem = (file, "x") if file.suffix.lower() == ".npz" else (file.parent, file.stem)
-    values = arrays.load(folder, stem)
-    if not isinstance(values, np.ndarray) or values.dtype.kind not in "buif":
+    values = np.array(arrays.load(folder, stem))
+    if values.dtype.kind not in "buif":
         raise UserError(f"{file} must hold numbers, a .npz file as x.")
-    x = torch.from_numpy(np.array(values))
+    x = torch.from_numpy(values)
     if metadata.kind == "table":  # from float64: the rest fits into 32 bits
         x = x.double() - torch.tensor([column.get("offset", 0.0) for column in metadata.columns or [{}]]).double()
     parts: Any = as_batch(x, metadata)
@@ -110,7 +110,7 @@ def collate(metadata: Metadata, transforms: list[Any], samples: list[Any]) -> di
     if good and good[0].dim() == 2:
         x = pad_sequence(good, batch_first=True), torch.tensor(list(map(len, good)))
     elif good:
-        x = (torch.stack(good),)
+        x = torch.stack(good)
     return {"names": names, "x": x, "errors": [part if isinstance(part, str) else None for part in found]}
 
 

@@ -42,7 +42,7 @@ class Predictor(LightningModule):
         readable, (_, width) = torch.tensor([e is None for e in columns["error"]]), *self.metadata.outputs.values()
         outputs = torch.full((len(names), width), math.nan, dtype=torch.float32)
         if batch["x"] is not None:
-            values, *lengths = batch["x"]
+            values, *lengths = [batch["x"]] if isinstance(batch["x"], Tensor) else batch["x"]
             outputs[readable] = self.graph(to_float(values).to(self.dtype), *lengths).cpu()
         if not classes:
             return columns | numbered("prediction", outputs) | ({} if y is None else numbered("target", y))
@@ -98,7 +98,7 @@ def of_split(split: str, data: DataModule) -> Iterator[dict[str, Any]]:
     name: Any = data.name or "{}[{}]".format  # of its file, if it has one
     for x, y, keys in data.loader(split):
         names = [name(split, key) for key in keys.tolist()]
-        yield {"names": names, "x": x if isinstance(x, tuple) else (x,), "y": y}
+        yield {"names": names, "x": x, "y": y}
 
 
 def to_predict(datamodule: Any, split: str) -> LightningDataModule:

@@ -25,7 +25,7 @@ def test_each_input_once_and_in_order(workers):
     assert [name for batch in batches for name in batch["names"]] == [str(number) for number in range(23)]
     for batch in batches:
         good = [name for name, error in zip(batch["names"], batch["errors"], strict=True) if error is None]
-        assert batch["x"][0][:, 0].tolist() == [float(name) for name in good]
+        assert batch["x"][:, 0].tolist() == [float(name) for name in good]
         for name, error in zip(batch["names"], batch["errors"], strict=True):
             assert error == (f"{name} is bad" if int(name) in bad else None)
 

@@ -3,7 +3,6 @@
 import io
 import json
 import warnings
-from collections.abc import Callable
 from contextlib import redirect_stderr
 from functools import partial
 from pathlib import Path
@@ -23,7 +22,7 @@ EXTRA = "leyden.json"  # the metadata in torch's files
 def write(form: str, graph: Any, example: tuple[Tensor, ...], facts: dict[str, Any], path: Path) -> None:
     """Write a graph with its facts; UserError where its exporter fails."""
     extra: dict[str, Any] = {EXTRA: json.dumps(facts)}
-    torch.compiler.reset()  # else the sizes of an earlier export may be taken for fixed ones
+    torch.compiler.reset()  # else sizes of an earlier export may count as fixed
     try:
         with torch.no_grad(), warnings.catch_warnings(action="ignore"), redirect_stderr(io.StringIO()):
             if form == "state_dict":
@@ -47,12 +46,12 @@ def write(form: str, graph: Any, example: tuple[Tensor, ...], facts: dict[str, A
 
 
 def dynamic_shapes(inputs: dict[str, Dims]) -> Any:
-    """The dimensions of any size of each input, as torch.export wants them for a forward(*inputs)."""
+    """The dimensions of any size, as torch.export wants them for a forward(*inputs)."""
     dim = torch.export.Dim
     return (tuple({axis: dim(d) for axis, d in enumerate(dims) if isinstance(d, str)} for dims in inputs.values()),)
 
 
-def load(form: str, path: Path, graph: Any) -> Callable[..., Any]:
+def load(form: str, path: Path, graph: Any) -> Any:
     """A file as a function of its inputs; weights alone are loaded into the graph."""
     if form == "torchscript":
         return torch.jit.load(path, map_location="cpu")
@@ -93,17 +92,17 @@ def check(form: str, path: Path, graph: nn.Module, metadata: Metadata, cases: Ca
 
 
 def with_scans(module: Any) -> nn.Module:
-    """The module, of which each GRU and LSTM is `scanned` from now on; UserError where it cannot be."""
+    """The module, of which each GRU and LSTM is `scanned`; UserError where it cannot be."""
     for part in module.modules():
         if isinstance(part, nn.GRU | nn.LSTM):
             if part.num_layers > 1 or part.bidirectional or not part.batch_first:
-                raise UserError("a GRU or LSTM must have one layer, one direction and batch_first; stack several")
+                raise UserError("a GRU or LSTM must have one layer, one direction and batch_first")
             vars(part)["forward"] = partial(scanned, part)
     return module
 
 
 def scanned(rnn: Any, values: Tensor) -> tuple[Tensor, Any]:
-    """A GRU or LSTM that starts from zeros, as a scan over time: exporters freeze the time axis of torch's own.
+    """A GRU or LSTM as a scan over time from zeros: exporters freeze the time axis of torch's own.
 
     B x T x F -> B x T x hidden, and the last state as torch gives it.
     """

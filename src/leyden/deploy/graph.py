@@ -1,7 +1,6 @@
-"""A task as one plain module, raw input in, probabilities or values out, and the metadata that says so."""
+"""A task as one module, raw input in, probabilities or values out, and the metadata that says so."""
 
 import inspect
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +10,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 from torch.nn.functional import interpolate, pad
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from leyden import UserError, require
 from leyden.data import decode
@@ -49,7 +48,8 @@ class Metadata:
 def metadata_of(cfg: DictConfig, meaning: str) -> Metadata:
     """Of a task that learns y from x; UserError where the facts do not say what x is."""
     tree: Any = OmegaConf.to_container(cfg, resolve=True)
-    facts, data = tree["facts"] or {}, tree["data"]
+    facts: Any = tree["facts"] or {}
+    data = tree["data"]
     kind, shape, columns, size = facts.get("kind"), facts.get("shape", ()), facts.get("columns"), data.get("size")
     sides = ["height", "width"] if size or data.get("eval_transforms") else shape[1:]
     inputs: dict[str, dict[str, Dims]] = {
@@ -75,7 +75,7 @@ class Graph(nn.Module):
     Raw: pictures, of any size if there is `size`, rows, with NaN for a missing value, or padded sequences and lengths.
     """
 
-    def __init__(self, task: Supervised, size: Sequence[int] | None = None):
+    def __init__(self, task: Supervised, size: list[int] | None = None):
         super().__init__()
         self.size = size
         self.preprocess, self.model, self.readout = task.preprocess, task.model, task.readout()
@@ -85,7 +85,7 @@ class Graph(nn.Module):
         return self.readout(self.model(self.preprocess(x)).float())
 
 
-def resized(image: Tensor, size: Sequence[int] | None) -> Tensor:
+def resized(image: Tensor, size: list[int] | None) -> Tensor:
     """As in `leyden.data.decode`, but for exporters, which know no uint8 there."""
     if size is None:
         return image
@@ -95,10 +95,10 @@ def resized(image: Tensor, size: Sequence[int] | None) -> Tensor:
 
 def from_data(cfg: DictConfig, task: Supervised) -> tuple[Graph, Metadata, Cases]:
     """A task of leyden on raw samples, of several lengths or sizes where any is taken."""
-    datamodule: Any = build.data(cfg)
-    if not isinstance(datamodule, DataModule) or datamodule.transforms["val"]:
+    data: Any = build.data(cfg)
+    if not isinstance(data, DataModule) or data.transforms["val"]:
         raise UserError("An export is checked on samples of a datamodule of leyden without eval_transforms.")
-    metadata, cases, splits = metadata_of(cfg, task.meaning), Cases(), datamodule.splits
+    metadata, cases, splits = metadata_of(cfg, task.meaning), Cases(), data.splits
     samples = splits["val"] or splits["test"] or splits["train"]
     for count in BATCHES:
         x, _, _ = samples.__getitems__([(count + place) % len(samples) for place in range(count)])
@@ -116,7 +116,7 @@ def from_data(cfg: DictConfig, task: Supervised) -> tuple[Graph, Metadata, Cases
 class OwnGraph(nn.Module):
     """A user's own task by its `forward`; the tensors of its batch enter one by one."""
 
-    def __init__(self, task: nn.Module, structure: TreeSpec):
+    def __init__(self, task: nn.Module, structure: Any):
         super().__init__()
         self.model, self.structure = task, structure
 
@@ -144,5 +144,5 @@ def from_example(task: LightningModule) -> tuple[OwnGraph, Metadata, Cases]:
     return graph, Metadata("own", dims_of(keys, parts), dims_of(names, several), str(parts[0].dtype)[6:]), cases
 
 
-def dims_of(names: Iterable[str], parts: list[Tensor]) -> dict[str, Dims]:
+def dims_of(names: Any, parts: list[Tensor]) -> dict[str, Dims]:
     return {name: ["batch", *x.shape[1:]] for name, x in zip(names, parts, strict=False)}

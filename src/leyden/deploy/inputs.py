@@ -49,10 +49,10 @@ def batch(name: str, file: Path, metadata: Metadata) -> Samples:
     values = np.array(arrays.load(folder, stem))
     if values.dtype.kind not in "buif":
         raise UserError(f"{file} must hold numbers, a .npz file as x.")
-    x = torch.from_numpy(values)
-    if metadata.kind == "table":  # from float64: the rest fits into 32 bits
-        x = x.double() - torch.tensor([column.get("offset", 0.0) for column in metadata.columns or [{}]]).double()
-    parts: Any = as_batch(x, metadata)
+    offsets = [column.get("offset", 0.0) for column in metadata.columns or []]
+    if values.shape[-1:] == (len(offsets),):  # of a table
+        values = values - offsets
+    parts: Any = as_batch(torch.from_numpy(values), metadata)
     if metadata.kind == "sequence":
         lengths = arrays.load(folder, stem.removesuffix("x") + "lengths")
         if lengths is not None:
@@ -85,33 +85,32 @@ def as_batch(x: Tensor, metadata: Metadata, floats: bool = False) -> Tensor:
 def rows(name: str, file: Path, metadata: Metadata) -> Samples:
     """The rows of a table, by its columns' names where the run knows them."""
     cells, lines, _ = table.load(file, *(metadata.data[key] for key in ("separator", "missing", "encoding")))
-    columns, count = metadata.columns or [{"name": name} for name in cells], metadata.dims[1]
-    missing = [column["name"] for column in columns if column["name"] not in cells]
+    columns = {column["name"]: column for column in metadata.columns or []} or {key: {} for key in cells}
+    missing, count = [key for key in columns if key not in cells], metadata.dims[1]
     header = metadata.columns or any(map(math.isnan, map(table.number, cells)))
     if missing or len(columns) != count or not header:
         needs = listed(missing) or f"{count}, with a header"
         raise UserError(f"{file} must have the columns of the run: {needs}; got {listed(cells)}.")
-    codes = [table.codes(column, cells[column["name"]]) for column in columns]
-    samples: Samples = {f"{name}:{line}": x for line, x in zip(lines, torch.tensor(codes).T, strict=True)}
-    for column, values in zip(columns, codes, strict=True):
-        for line, text, value in zip(lines, cells[column["name"]], values, strict=True):
+    codes, wrong = [], dict[int, str]()
+    for key, column in columns.items():
+        codes.append(table.codes(column, cells[key]))
+        for line, text, value in zip(lines, cells[key], codes[-1], strict=True):
             if text and math.isnan(value) and "categories" not in column:
-                why = f"column {column['name']} must be a number as in training; got '{text}'"
-                samples[f"{name}:{line}"] = f"Line {line} of {file}: {why}."
-    return samples
+                wrong[line] = f"Line {line} of {file}: column {key} must be a number as in training; got '{text}'."
+    return {f"{name}:{line}": wrong.get(line, x) for line, x in zip(lines, torch.tensor(codes).T, strict=True)}
 
 
 def collate(metadata: Metadata, transforms: list[Any], samples: list[Any]) -> dict[str, Any]:
     """The batch of a Predictor, of pairs of name and x."""
-    names, found = zip(*samples, strict=True)
-    found = [opened(x, metadata) if isinstance(x, Path) else x for x in found]
+    found = [opened(x, metadata) if isinstance(x, Path) else x for _, x in samples]
     good = [transformed(x, transforms) for x in found if isinstance(x, Tensor)]
     x: Any = None
     if good and good[0].dim() == 2:
         x = pad_sequence(good, batch_first=True), torch.tensor(list(map(len, good)))
     elif good:
         x = torch.stack(good)
-    return {"names": names, "x": x, "errors": [part if isinstance(part, str) else None for part in found]}
+    errors = [part if isinstance(part, str) else None for part in found]
+    return {"names": [name for name, _ in samples], "x": x, "errors": errors}
 
 
 def opened(file: Path, metadata: Metadata) -> Tensor | str:

@@ -23,7 +23,6 @@ from leyden import UserError, files, listed, require
 from leyden.data.datamodule import SPLITS, DataModule, cores
 from leyden.data.samples import to_float
 from leyden.deploy import graph, inputs
-from leyden.deploy.graph import Metadata
 from leyden.run import build, configs, paths
 from leyden.tasks.supervised import Supervised
 
@@ -31,7 +30,7 @@ from leyden.tasks.supervised import Supervised
 class Predictor(LightningModule):
     """Columns for the samples of a batch; what could not be read has an error in place of values."""
 
-    def __init__(self, model: nn.Module, metadata: Metadata, top_k: int, all_probs: bool):
+    def __init__(self, model: nn.Module, metadata: graph.Metadata, top_k: int, all_probs: bool):
         super().__init__()
         self.graph, self.metadata, self.top_k, self.all_probs = model, metadata, top_k, all_probs
 
@@ -47,7 +46,7 @@ class Predictor(LightningModule):
         if not classes:
             return columns | numbered("prediction", outputs) | ({} if y is None else numbered("target", y))
         probs, order = outputs.sort(dim=1, descending=True, stable=True)
-        best = np.where(readable[:, None], np.array(classes, object)[order], None)
+        best: Any = np.where(readable[:, None], np.array(classes, object)[order], None)
         for place in range(min(self.top_k, len(classes))):
             end = f"_{place + 1}" if place else ""
             columns |= {f"prediction{end}": best[:, place], f"probability{end}": probs[:, place]}
@@ -101,15 +100,15 @@ def of_split(split: str, data: DataModule) -> Iterator[dict[str, Any]]:
         yield {"names": names, "x": x, "y": y}
 
 
-def to_predict(datamodule: Any, split: str) -> LightningDataModule:
+def to_predict(data: Any, split: str) -> LightningDataModule:
     """The datamodule, so changed that it predicts a split; UserError where it has no loader for it."""
-    good = split != "train" and is_overridden(f"{split}_dataloader", datamodule)
-    require(good, "split", f"one of val, test, predict that {type(datamodule).__name__} has a loader for", split)
-    loader, setup = getattr(datamodule, f"{split}_dataloader"), datamodule.setup
-    datamodule.setup = lambda stage: setup("validate" if split == "val" else split)
+    good = split != "train" and is_overridden(f"{split}_dataloader", data)
+    require(good, "split", f"one of val, test, predict that {type(data).__name__} has a loader for", split)
+    loader, setup = getattr(data, f"{split}_dataloader"), data.setup
+    data.setup = lambda stage: setup("validate" if split == "val" else split)
     # iterators, as Lightning would build a loader anew, which may fail
-    datamodule.predict_dataloader = lambda: list(map(iter, CombinedLoader(loader()).flattened))
-    return datamodule
+    data.predict_dataloader = lambda: list(map(iter, CombinedLoader(loader()).flattened))
+    return data
 
 
 def table(outputs: list[Any]) -> tuple[DataFrame, dict[str, np.ndarray]]:
@@ -215,8 +214,8 @@ def load(run: Path | str, exact: bool = True, trusted: Sequence[str] = ()) -> Lo
     tree = configs.stored(found.directory)
     own = OmegaConf.load(paths.CONF / "_packages.yaml").own
     tree.update(run=str(found.checkpoint(str(run))), run_dir=None, own=own, trusted=list(trusted), exact=exact)
-    task, datamodule = build.trained(tree).eval(), build.data(tree)
-    datamodule.prepare_data()
+    task, data = build.trained(tree).eval(), build.data(tree)
+    data.prepare_data()
     for stage in ("fit", "test"):
-        datamodule.setup(stage)
-    return Loaded(tree, getattr(task, "model", getattr(task, "net", task)), datamodule, task)
+        data.setup(stage)
+    return Loaded(tree, getattr(task, "model", getattr(task, "net", task)), data, task)

@@ -34,7 +34,7 @@ def export(cfg: DictConfig) -> str:
             facts = vars(metadata) | {"run": run.directory.name, "checkpoint": Path(cfg.run).name}
             facts |= {"commit": run.record.get("commit"), "versions": record.environment()["versions"]}
 
-            # the file beside its place, which it takes only if it gives the same
+            # the file takes its place only if it gives the same
             formats.write(cfg.format, module, cases[0][0], facts, beside)
             report = {"file": str(target), "format": cfg.format}
             report |= formats.check(cfg.format, beside, module, metadata, cases)

@@ -46,7 +46,7 @@ class Metadata:
 
 
 def metadata_of(cfg: DictConfig, meaning: str) -> Metadata:
-    """Of a task that learns y from x; UserError where the facts do not say what x is."""
+    """For a task that learns y from x; UserError where the facts do not say what x is."""
     tree: Any = OmegaConf.to_container(cfg, resolve=True)
     facts: Any = tree["facts"] or {}
     data = tree["data"]
@@ -72,7 +72,7 @@ def metadata_of(cfg: DictConfig, meaning: str) -> Metadata:
 class Graph(nn.Module):
     """A task that learns y from x, without training: raw input -> B x outputs, probabilities or values.
 
-    Raw: pictures, of any size if there is `size`, rows, with NaN for a missing value, or padded sequences and lengths.
+    Raw: pictures, of any size if there is `size`, rows with NaN, or padded sequences and their lengths.
     """
 
     def __init__(self, task: Supervised, size: list[int] | None = None):
@@ -98,19 +98,18 @@ def from_data(cfg: DictConfig, task: Supervised) -> tuple[Graph, Metadata, Cases
     data: Any = build.data(cfg)
     if not isinstance(data, DataModule) or data.transforms["val"]:
         raise UserError("An export is checked on samples of a datamodule of leyden without eval_transforms.")
-    metadata, cases, splits = metadata_of(cfg, task.meaning), Cases(), data.splits
-    samples = splits["val"] or splits["test"] or splits["train"]
+    metadata, cases = metadata_of(cfg, task.meaning), Cases()
+    size, samples = metadata.size, data.splits["val"] or data.splits["test"] or data.splits["train"]
     for count in BATCHES:
         x, _, _ = samples.__getitems__([(count + place) % len(samples) for place in range(count)])
         if metadata.kind == "sequence":
-            x = pad(x[0], (0, 0, 0, count - 1)), x[1]
-        elif metadata.size:
-            x = decode.resized(x, [side + 9 * (count - 1) for side in metadata.size])
-        inputs = x if isinstance(x, tuple) else (x,)
-        seen = x if isinstance(x, tuple) else to_float(decode.resized(x, metadata.size))
+            inputs: Any = pad(x[0], (0, 0, 0, count - 1)), x[1]
+        else:
+            inputs = (decode.resized(x, size and [side + 9 * (count - 1) for side in size]),)
+        seen = inputs if len(inputs) > 1 else to_float(decode.resized(inputs[0], size))
         with torch.no_grad():
             cases.append((inputs, (task.readout()(task(seen).float()),)))
-    return Graph(task, metadata.size).eval(), metadata, cases
+    return Graph(task, size).eval(), metadata, cases
 
 
 class OwnGraph(nn.Module):

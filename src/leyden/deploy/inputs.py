@@ -56,9 +56,8 @@ def batch(name: str, file: Path, metadata: Metadata) -> Samples:
     if metadata.kind == "sequence":
         lengths = arrays.load(folder, stem.removesuffix("x") + "lengths")
         if lengths is not None:
-            count, most = parts.shape[:2]
-            if not arrays.are_lengths(lengths, count, most):
-                raise UserError(f"lengths of {file} must hold {count} whole numbers from 1 to {most}.")
+            if not arrays.are_lengths(lengths, *parts.shape[:2]):
+                raise UserError(f"lengths of {file} must hold {len(parts)} whole numbers from 1 to {parts.shape[1]}.")
             parts = [part[: int(steps)] for part, steps in zip(parts, lengths, strict=True)]
         if not all(part.isfinite().all() for part in parts):
             raise UserError(f"{file} holds NaN or infinity.")

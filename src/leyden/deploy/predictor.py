@@ -94,10 +94,9 @@ def of_command(cfg: DictConfig) -> tuple[Any, Any]:
 
 def of_split(split: str, data: DataModule) -> Iterator[dict[str, Any]]:
     """The batches of a split, for a Predictor."""
-    name: Any = data.name or "{}[{}]".format  # of its file, if it has one
+    name: Any = data.name if callable(data.name) else "{}[{}]".format  # of its file, if it has one
     for x, y, keys in data.loader(split):
-        names = [name(split, key) for key in keys.tolist()]
-        yield {"names": names, "x": x, "y": y}
+        yield {"names": [name(split, key) for key in keys.tolist()], "x": x, "y": y}
 
 
 def to_predict(data: Any, split: str) -> LightningDataModule:

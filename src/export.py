@@ -34,11 +34,10 @@ def export(cfg: DictConfig) -> str:
             facts = vars(metadata) | {"run": run.directory.name, "checkpoint": Path(cfg.run).name}
             facts |= {"commit": run.record.get("commit"), "versions": record.environment()["versions"]}
 
-            # the file takes its place only if it gives the same
+            # the file takes its place if it gives the same
             formats.write(cfg.format, module, cases[0][0], facts, beside)
-            report = {"file": str(target), "format": cfg.format}
-            report |= formats.check(cfg.format, beside, module, metadata, cases)
-        own.update(export=report)
+            report = formats.check(cfg.format, beside, module, metadata, cases)
+        own.update(export={"file": str(target), "format": cfg.format} | report)
 
         log.info("%s takes %s and gives %s", target, metadata.inputs, metadata.outputs)
         unit = " standard deviations of the target" if metadata.target_std else ""

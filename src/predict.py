@@ -15,7 +15,7 @@ log = logging.getLogger("leyden.predict")
 
 
 def predict(cfg: DictConfig) -> int:
-    """The rows of all inputs, in their order, in a file or on the screen; returns how many there are."""
+    """The rows of all inputs, in their order, in a file or on the screen; returns their number."""
     from leyden.deploy import predictor
     from leyden.run import build, process, record
 
@@ -27,10 +27,10 @@ def predict(cfg: DictConfig) -> int:
         process.set_global_torch_flags(cfg)
         if path is None:  # stdout is the table
             logging.getLogger().handlers[0].setStream(sys.stderr)
+            cfg.trainer.enable_progress_bar = False
 
         with predictor.writing(path, cfg.overwrite) if path else nullcontext() as beside:
             model, source = predictor.of_command(cfg)
-            cfg.trainer.enable_progress_bar &= path is not None
             outputs: Any = build.trainer(cfg, []).predict(model, source)
             rows = predictor.save(outputs, path, beside, cfg.overwrite)
         if path:

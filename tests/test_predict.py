@@ -256,6 +256,23 @@ def test_a_batch_and_a_sample_give_what_predict_gives(trained, typed, tmp_path, 
         loaded(np.zeros((2, 3, 4, 5, 6)))
 
 
+@pytest.mark.parametrize("axes", [slice(None), (slice(None),) * 3 + ((0,),), (slice(None),) * 3 + (0,)])
+def test_raw_samples_of_arrays(trained, typed, tmp_path, axes):
+    """Of N x H x W x C with three channels and with one, and of N x H x W: the batch as it is stored, or one of it."""
+    x = np.random.default_rng(0).integers(0, 256, (60, 9, 8, 3), dtype=np.uint8)[axes]
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "y.npy", np.arange(60) % 2)
+    keys = ["data=arrays", f"data.path={tmp_path}", f"data_dir={tmp_path}/data", "model.hidden=[4]"]
+    run = trained(f"arrays-{'-'.join(map(str, x.shape))}", "model=mlp", *keys)
+    loaded = leyden.load(run)
+    assert typed("predict.py", f"run={run}", f"input={tmp_path}/x.npy", f"output={tmp_path}/o.jsonl")[0] == 0
+    own = pandas.DataFrame(rows(tmp_path / "o.jsonl"))
+    assert np.allclose(loaded(x).probability, own.probability, atol=1e-6)
+    assert np.allclose(loaded(x[7]).probability, own.probability[7], atol=1e-6)
+    with pytest.raises(UserError, match=f"x must hold uint8 of batch x {loaded.config.facts.shape[0]} x 9 x 8; got"):
+        loaded(x[7, :4])
+
+
 def test_load_checks_as_the_commands_do(trained, tmp_path):
     """A stored config that names what may not be built, and data that has changed."""
     run = tmp_path / "run"

@@ -21,7 +21,7 @@ EXTRA = "leyden.json"  # the metadata in torch's files
 
 def write(form: str, graph: Any, example: tuple[Tensor, ...], facts: dict[str, Any], path: Path) -> None:
     """Write a graph with its facts; UserError where its exporter fails."""
-    extra: dict[str, Any] = {EXTRA: json.dumps(facts)}
+    extra: Any = {EXTRA: json.dumps(facts)}
     torch.compiler.reset()  # else sizes of an earlier export may count as fixed
     try:
         with torch.no_grad(), warnings.catch_warnings(action="ignore"), redirect_stderr(io.StringIO()):
@@ -34,7 +34,7 @@ def write(form: str, graph: Any, example: tuple[Tensor, ...], facts: dict[str, A
             shapes: Any = dynamic_shapes(facts["inputs"])
             program = torch.export.export(with_scans(graph), example, dynamic_shapes=shapes, strict=False)
             if form == "pt2":
-                with open(path, "wb") as file:  # torch wants no path but one that ends in .pt2
+                with open(path, "wb") as file:  # torch wants paths that end in .pt2
                     return torch.export.save(program, file, extra_files=extra)
             names: Any = {"input_names": list(facts["inputs"]), "output_names": list(facts["outputs"])}
             onnx: Any = torch.onnx.export(program, dynamic_shapes=shapes, verbose=False, **names)
@@ -64,29 +64,29 @@ def load(form: str, path: Path, graph: Any) -> Any:
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    names = [entry.name for entry in session.get_inputs()]
-    return lambda *inputs: session.run(None, {name: x.numpy() for name, x in zip(names, inputs, strict=True)})
+    named = session.get_inputs()
+    return lambda *inputs: session.run(None, {at.name: x.numpy() for at, x in zip(named, inputs, strict=True)})
 
 
+@torch.no_grad()
 def check(form: str, path: Path, graph: nn.Module, metadata: Metadata, cases: Cases) -> dict[str, Any]:
     """The largest difference, of values in the target's standard deviations, and its limit; Failed above it."""
     scale, apart = torch.tensor(metadata.target_std or 1.0, dtype=torch.float64), list[Tensor]()
     try:
         run = load(form, path, graph)
         for inputs, expected in cases:
-            with torch.no_grad():
-                found = run(*inputs)
+            found = run(*inputs)
             found = found if isinstance(found, list | tuple) else [found]
             for one, other in zip(map(torch.as_tensor, found), expected, strict=True):
                 if one.shape != other.shape:
                     raise ValueError(f"{list(one.shape)} in place of {list(other.shape)}")
                 apart.append(((one.double() - other.double()).abs() / scale).max())
     except Exception as error:  # of many kinds
-        raise Failed(f"The exported file does not run ({said(error)[:300]}); not written.") from error
+        raise Failed(f"The file does not run ({said(error)[:300]}); not written.") from error
     difference = float(torch.stack(apart).max())  # NaN if any is
-    limit = 0.01 if metadata.size else 1e-4  # pictures are resized in whole levels
+    limit = 0.01 if metadata.size else 1e-4  # pictures are resized to whole levels
     if not difference <= limit:
-        raise Failed(f"The exported file is {difference:.2g} away from the checkpoint, above {limit:g}; not written.")
+        raise Failed(f"The file is {difference:.2g} away from the checkpoint, above {limit:g}; not written.")
     batches = [[list(part.shape) for part in inputs] for inputs, _ in cases]
     return {"max_abs_diff": difference, "tolerance": limit, "batches": batches}
 

@@ -52,7 +52,7 @@ def metadata_of(cfg: DictConfig, meaning: str) -> Metadata:
     data = tree["data"]
     kind, shape, columns, size = facts.get("kind"), facts.get("shape", ()), facts.get("columns"), data.get("size")
     sides = ["height", "width"] if size or data.get("eval_transforms") else shape[1:]
-    inputs: dict[str, dict[str, Dims]] = {
+    inputs: Any = {
         "image": {"image": ["batch", *shape[:1], *sides]},
         "sequence": {"values": ["batch", "time", *shape[1:]], "lengths": ["batch"]},
         "table": {"row": ["batch", *([len(columns)] if columns else shape)]},
@@ -77,8 +77,7 @@ class Graph(nn.Module):
 
     def __init__(self, task: Supervised, size: list[int] | None = None):
         super().__init__()
-        self.size = size
-        self.preprocess, self.model, self.readout = task.preprocess, task.model, task.readout()
+        self.size, self.preprocess, self.model, self.readout = size, task.preprocess, task.model, task.readout()
 
     def forward(self, *inputs: Tensor) -> Tensor:
         x = inputs if len(inputs) > 1 else to_float(resized(inputs[0], self.size))
@@ -93,11 +92,12 @@ def resized(image: Tensor, size: list[int] | None) -> Tensor:
     return image.round().clamp(0, 255).to(torch.uint8)
 
 
+@torch.no_grad()
 def from_data(cfg: DictConfig, task: Supervised) -> tuple[Graph, Metadata, Cases]:
     """A task of leyden on raw samples, of several lengths or sizes where any is taken."""
     data: Any = build.data(cfg)
     if not isinstance(data, DataModule) or data.transforms["val"]:
-        raise UserError("An export is checked on samples of a datamodule of leyden without eval_transforms.")
+        raise UserError("An export needs samples of a datamodule of leyden without eval_transforms.")
     metadata, cases = metadata_of(cfg, task.meaning), Cases()
     size, samples = metadata.size, data.splits["val"] or data.splits["test"] or data.splits["train"]
     for count in BATCHES:
@@ -107,8 +107,7 @@ def from_data(cfg: DictConfig, task: Supervised) -> tuple[Graph, Metadata, Cases
         else:
             inputs = (decode.resized(x, size and [side + 9 * (count - 1) for side in size]),)
         seen = inputs if len(inputs) > 1 else to_float(decode.resized(inputs[0], size))
-        with torch.no_grad():
-            cases.append((inputs, (task.readout()(task(seen).float()),)))
+        cases.append((inputs, (task.readout()(task(seen).float()),)))
     return Graph(task, size).eval(), metadata, cases
 
 
@@ -123,21 +122,21 @@ class OwnGraph(nn.Module):
         return tuple(tree_leaves(self.model(*tree_unflatten(inputs, self.structure))))
 
 
+@torch.no_grad()
 def from_example(task: LightningModule) -> tuple[OwnGraph, Metadata, Cases]:
     """A user's own task, by its forward and `example_input`; UserError where it lacks one of them."""
     example: Any = getattr(task, "example_input", None)
     batch = tuple(example) if isinstance(example, tuple | list) else (example,)
     parts, structure = tree_flatten(batch)
     good = is_overridden("forward", task) and all(isinstance(x, Tensor) and x.dim() for x in parts)
-    with torch.no_grad():
-        outputs: Any = task(*batch) if good else None
-        several = tree_leaves(outputs)
-        if not all(isinstance(x, Tensor) for x in several):
-            needs = "a forward(batch) that gives tensors, and as example_input the tensors of a batch"
-            raise UserError(f"{type(task).__name__} cannot be exported: it needs {needs}.")
-        graph = OwnGraph(task, structure).eval()
-        batches = [tuple(x[torch.arange(count) % len(x)] for x in parts) for count in BATCHES]
-        cases: Cases = [(inputs, graph(*inputs)) for inputs in batches]
+    outputs: Any = task(*batch) if good else None
+    several = tree_leaves(outputs)
+    if not all(isinstance(x, Tensor) for x in several):
+        needs = "a forward(batch) that gives tensors, and as example_input the tensors of a batch"
+        raise UserError(f"{type(task).__name__} cannot be exported: it needs {needs}.")
+    graph = OwnGraph(task, structure).eval()
+    batches = [tuple(x[torch.arange(count) % len(x)] for x in parts) for count in BATCHES]
+    cases: Cases = [(inputs, graph(*inputs)) for inputs in batches]
     keys = example if isinstance(example, dict) else inspect.signature(task.forward).parameters
     names = outputs if isinstance(outputs, dict) else [f"output{n or ''}" for n, _ in enumerate(several)]
     return graph, Metadata("own", dims_of(keys, parts), dims_of(names, several), str(parts[0].dtype)[6:]), cases

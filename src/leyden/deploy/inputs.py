@@ -44,7 +44,7 @@ def of_path(path: str, metadata: Metadata) -> Samples:
 
 
 def batch(name: str, file: Path, metadata: Metadata) -> Samples:
-    """The samples of x, and of sequences its lengths, in a .npz or in .npy files, as data=arrays has them."""
+    """The samples of x, of sequences with lengths, in a .npz or in .npy files, as data=arrays has them."""
     folder, stem = (file, "x") if file.suffix.lower() == ".npz" else (file.parent, file.stem)
     values = np.array(arrays.load(folder, stem))
     if values.dtype.kind not in "buif":
@@ -67,7 +67,7 @@ def batch(name: str, file: Path, metadata: Metadata) -> Samples:
 def as_batch(x: Tensor, metadata: Metadata, floats: bool = False) -> Tensor:
     """Samples as the model takes them, or one as a batch; UserError if x is not of its shape or type.
 
-    Of pictures the channels may come last, and a single one be left out; `floats`: they may be of 0..1, too.
+    The channels of pictures may come last, or be left out if it is one; `floats`: 0..1 will do, too.
     """
     dims, picture, shape = metadata.dims, metadata.kind == "image", x.shape
     if picture and x.dim() > 1 and dims[1] not in shape[-3:-2]:

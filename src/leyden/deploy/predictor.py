@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -36,12 +36,12 @@ class Predictor(LightningModule):
 
     def predict_step(self, batch: dict[str, Any], batch_idx: int = 0) -> dict[str, Any]:
         """A batch has `names`, `x` of the samples without error, and, if there are any, `y` or `errors`."""
-        names, y, classes = batch["names"], batch.get("y"), self.metadata.classes
+        names, x, y, classes = batch["names"], batch["x"], batch.get("y"), self.metadata.classes
         columns = {"name": names, "error": batch.get("errors", [None] * len(names))}
         readable, (_, width) = torch.tensor([e is None for e in columns["error"]]), *self.metadata.outputs.values()
         outputs = torch.full((len(names), width), math.nan, dtype=torch.float32)
-        if batch["x"] is not None:
-            values, *lengths = [batch["x"]] if isinstance(batch["x"], Tensor) else batch["x"]
+        if x is not None:
+            values, *lengths = [x] if isinstance(x, Tensor) else x
             outputs[readable] = self.graph(to_float(values).to(self.dtype), *lengths).cpu()
         if not classes:
             return columns | numbered("prediction", outputs) | ({} if y is None else numbered("target", y))
@@ -70,7 +70,7 @@ def of_task(cfg: DictConfig, task: Any, top_k: int, all_probs: bool) -> Predicto
 
 
 def of_command(cfg: DictConfig) -> tuple[Any, Any]:
-    """The module that predicts, and a loader or, for a user's own task, a datamodule. Raises UserError."""
+    """The module that predicts, and its loader, or for a user's own task the datamodule."""
     task: Any = build.trained(cfg)
     own = is_overridden("predict_step", task)
     require(cfg.split or not own, "input", "replaced by split=test for a task of your own", cfg.input)
@@ -99,7 +99,7 @@ def of_split(split: str, data: DataModule) -> Iterator[dict[str, Any]]:
         yield {"names": [name(split, key) for key in keys.tolist()], "x": x, "y": y}
 
 
-def to_predict(data: Any, split: str) -> LightningDataModule:
+def to_predict(data: Any, split: str) -> Any:
     """The datamodule, so changed that it predicts a split; UserError where it has no loader for it."""
     good = split != "train" and is_overridden(f"{split}_dataloader", data)
     require(good, "split", f"one of val, test, predict that {type(data).__name__} has a loader for", split)
@@ -120,9 +120,9 @@ def table(outputs: list[Any]) -> tuple[DataFrame, dict[str, np.ndarray]]:
         whole = {str(name): np.concatenate([as_array(part[name]) for _, part in parts]) for name in parts[0][1]}
         (count,) = {len(array) for array in whole.values()}
     except (IndexError, KeyError, TypeError, ValueError) as error:
-        must = "a dict of tensors or lists, an entry for each sample, with the same names and shapes each time"
+        must = "a dict of tensors or lists, an entry per sample, with the same names and shapes each time"
         raise UserError(f"`predict_step` must return {must}.") from error
-    columns: dict[str, Any] = {"name": np.arange(count).astype(str)}
+    columns: Any = {"name": np.arange(count).astype(str)}
     if len(groups) > 1:
         columns["dataloader_idx"] = [number for number, part in parts for _ in next(iter(part.values()))]
     for name in [name for name, array in whole.items() if array.size == count]:
@@ -132,7 +132,7 @@ def table(outputs: list[Any]) -> tuple[DataFrame, dict[str, np.ndarray]]:
 
 
 def as_array(values: Any) -> np.ndarray:
-    """Of one name of a predict_step; numpy has no bfloat16."""
+    """A column in numpy, without bfloat16."""
     return np.asarray(values.float() if getattr(values, "dtype", None) == torch.bfloat16 else values)
 
 
@@ -158,7 +158,7 @@ def writing(path: Path, overwrite: bool = False) -> Iterator[Path]:
     Raises UserError where it may not be replaced or written.
     """
     if path.exists() and not overwrite:
-        raise UserError(f"{path} is there already; type another output=<file>, or overwrite=true.")
+        raise UserError(f"{path} is there already; type another output, or overwrite=true.")
     made = not path.parent.exists()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -203,8 +203,8 @@ class Loaded(NamedTuple):
         return table([predictor.predict_step({"names": names, "x": x, "y": y})])[0]
 
 
-def load(run: Path | str, exact: bool = True, trusted: Sequence[str] = ()) -> Loaded:
-    """`leyden.load`: what `run=` takes, with its best weights or those of the checkpoint that is named.
+def load(run: Path | str, exact: bool = True, trusted: Any = ()) -> Loaded:
+    """`leyden.load`: what `run=` takes, with its best weights or those of the named checkpoint.
 
     `exact=False`: also where the data has changed; `trusted`: packages it may build from, besides those in conf/.
     Raises UserError where there is no such run, or it may not be built.

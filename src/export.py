@@ -40,9 +40,7 @@ def export(cfg: DictConfig) -> str:
         own.update(export={"file": str(target), "format": cfg.format} | report)
 
         log.info("%s takes %s and gives %s", target, metadata.inputs, metadata.outputs)
-        unit = " standard deviations of the target" if metadata.target_std else ""
-        found = report["max_abs_diff"], unit, report["tolerance"]
-        log.info("max abs difference from the checkpoint: %.2g%s (limit %g)", *found)
+        log.info("max abs difference from the checkpoint: %(max_abs_diff).2g%(unit)s (limit %(tolerance)g)", report)
         return str(target)
 
 

@@ -87,8 +87,9 @@ def check(form: str, path: Path, graph: nn.Module, metadata: Metadata, cases: Ca
     limit = 0.01 if metadata.size else 1e-4  # pictures are resized to whole levels
     if not difference <= limit:
         raise Failed(f"The file is {difference:.2g} away from the checkpoint, above {limit:g}; not written.")
+    unit = " standard deviations of the target" if metadata.target_std else ""
     batches = [[list(part.shape) for part in inputs] for inputs, _ in cases]
-    return {"max_abs_diff": difference, "tolerance": limit, "batches": batches}
+    return {"max_abs_diff": difference, "unit": unit, "tolerance": limit, "batches": batches}
 
 
 def with_scans(module: Any) -> nn.Module:

@@ -46,7 +46,7 @@ class Metadata:
 
 
 def metadata_of(cfg: DictConfig, meaning: str) -> Metadata:
-    """For a task that learns y from x; UserError where the facts do not say what x is."""
+    """For a task that learns y from x; UserError where no fact says what x is."""
     tree: Any = OmegaConf.to_container(cfg, resolve=True)
     facts: Any = tree["facts"] or {}
     data = tree["data"]

@@ -44,7 +44,7 @@ def of_path(path: str, metadata: Metadata) -> Samples:
 
 
 def batch(name: str, file: Path, metadata: Metadata) -> Samples:
-    """The samples of x, of sequences with lengths, in a .npz or in .npy files, as data=arrays has them."""
+    """The samples of x, of sequences with lengths, in .npz or .npy files, as data=arrays has them."""
     folder, stem = (file, "x") if file.suffix.lower() == ".npz" else (file.parent, file.stem)
     values = np.array(arrays.load(folder, stem))
     if values.dtype.kind not in "buif":
@@ -74,7 +74,7 @@ def as_batch(x: Tensor, metadata: Metadata, floats: bool = False) -> Tensor:
         x = x.movedim(-1, -3) if shape[-1] == dims[1] else x.unsqueeze(-3)
     x = x[None] if x.dim() == len(dims) - 1 else x
     fits = x.dim() == len(dims) and all(d == size or isinstance(d, str) for d, size in zip(dims, x.shape, strict=True))
-    raw = (x.dtype == torch.uint8) == (metadata.dtype == "uint8")  # bytes are scaled to 0..1 later
+    raw = (x.dtype == torch.uint8) == (metadata.dtype == "uint8")  # bytes become 0..1 later
     if not (fits and x.numel() and (raw or not picture or (floats and x.is_floating_point()))):
         takes, got = (" x ".join(map(str, sizes)) for sizes in (dims, shape))
         raise UserError(f"x must hold {metadata.dtype} of {takes}; got {str(x.dtype)[6:]} of {got}.")

@@ -86,7 +86,7 @@ def of_command(cfg: DictConfig) -> tuple[Any, Any]:
     samples: Any = list(inputs.of_path(str(cfg.input), model.metadata).items())
     transforms = [build.make(cfg, "data.eval_transforms", node) for node in cfg.data.get("eval_transforms") or []]
     workers = cfg.data.get("num_workers")
-    if not isinstance(workers, int):  # for few samples a process costs more than it saves
+    if not isinstance(workers, int):  # few samples are not worth a process
         workers = min(cores(), len(samples) // 100)
     collate = partial(inputs.collate, model.metadata, transforms)
     return model, DataLoader(samples, cfg.data.get("batch_size") or 64, num_workers=workers, collate_fn=collate)
@@ -101,11 +101,13 @@ def of_split(split: str, data: DataModule) -> Iterator[dict[str, Any]]:
 
 def to_predict(data: Any, split: str) -> Any:
     """The datamodule, so changed that it predicts a split; UserError where it has no loader for it."""
+    if isinstance(data, DataModule) and split == "train":
+        data.tested, split = split, "test"
     good = split != "train" and is_overridden(f"{split}_dataloader", data)
     require(good, "split", f"one of val, test, predict that {type(data).__name__} has a loader for", split)
     loader, setup = getattr(data, f"{split}_dataloader"), data.setup
     data.setup = lambda stage: setup("validate" if split == "val" else split)
-    # iterators, as Lightning would build a loader anew, which may fail
+    # iterators: Lightning would build loaders anew, which may fail
     data.predict_dataloader = lambda: list(map(iter, CombinedLoader(loader()).flattened))
     return data
 
@@ -120,7 +122,7 @@ def table(outputs: list[Any]) -> tuple[DataFrame, dict[str, np.ndarray]]:
         whole = {str(name): np.concatenate([as_array(part[name]) for _, part in parts]) for name in parts[0][1]}
         (count,) = {len(array) for array in whole.values()}
     except (IndexError, KeyError, TypeError, ValueError) as error:
-        must = "a dict of tensors or lists, an entry per sample, with the same names and shapes each time"
+        must = "a dict of tensors or lists, one entry a sample, of the same names and shapes each time"
         raise UserError(f"`predict_step` must return {must}.") from error
     columns: Any = {"name": np.arange(count).astype(str)}
     if len(groups) > 1:
@@ -140,7 +142,7 @@ def save(outputs: list[Any], path: Path | None, beside: Path | None, overwrite: 
     """Write what predict_steps returned to the screen or beside the file, and arrays to a .npz file."""
     rows, arrays = table(outputs)
     if arrays and path is None:
-        raise UserError(f"{listed(arrays)} are arrays, which need a file; type output=<file>.csv.")
+        raise UserError(f"{listed(arrays)} are arrays; type output=<file>.csv.")
     if path and path.suffix.lower() == ".jsonl":
         rows.to_json(beside, orient="records", lines=True, force_ascii=False, double_precision=15)
     else:
@@ -162,7 +164,7 @@ def writing(path: Path, overwrite: bool = False) -> Iterator[Path]:
     made = not path.parent.exists()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        TemporaryFile(dir=path.parent).close()  # a mistake is told before any work
+        TemporaryFile(dir=path.parent).close()  # mistakes are told before work
     except OSError as error:
         raise UserError(f"{path} cannot be written ({error.strerror}); set output=<file>.") from error
     try:
@@ -204,10 +206,10 @@ class Loaded(NamedTuple):
 
 
 def load(run: Path | str, exact: bool = True, trusted: Any = ()) -> Loaded:
-    """`leyden.load`: what `run=` takes, with its best weights or those of the named checkpoint.
+    """`leyden.load`: what `run=` takes, with its best weights or the named checkpoint's.
 
     `exact=False`: also where the data has changed; `trusted`: packages it may build from, besides those in conf/.
-    Raises UserError where there is no such run, or it may not be built.
+    Raises UserError where there is no run, or it may not be built.
     """
     found = paths.find(str(run), paths.logs_folder())
     tree = configs.stored(found.directory)

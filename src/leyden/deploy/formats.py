@@ -65,7 +65,7 @@ def load(form: str, path: Path, graph: Any) -> Any:
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     named = session.get_inputs()
-    return lambda *inputs: session.run(None, {at.name: x.numpy() for at, x in zip(named, inputs, strict=True)})
+    return lambda *inputs: session.run(None, {part.name: x.numpy() for part, x in zip(named, inputs, strict=True)})
 
 
 @torch.no_grad()

@@ -14,7 +14,7 @@ log = logging.getLogger("leyden.export")
 
 def export(cfg: DictConfig) -> str:
     """One file with raw input and meaning out; returns its path."""
-    from leyden.deploy import formats, graph, output
+    from leyden.deploy import formats, graph, predictor
     from leyden.run import build, process, record
     from leyden.run.run import Run
     from leyden.tasks.supervised import Supervised
@@ -26,29 +26,21 @@ def export(cfg: DictConfig) -> str:
         if cfg.output:
             target = Path(cfg.output).expanduser().absolute()
         require(target.suffix == ending, "output", f"a file that ends in {ending}", cfg.output)
-        with output.writing(target, cfg.overwrite) as beside:
-            # the checkpoint's task, and what it makes of real samples or of its own example
+        with predictor.writing(target, cfg.overwrite) as beside:
             process.set_global_torch_flags(cfg)
-            task: Any = build.trained(cfg)
-            task.float().eval()
-            module: Any
-            if isinstance(task, Supervised):
-                module, metadata, cases = graph.from_data(task, build.data(cfg), graph.metadata_of(cfg, task.meaning))
-            else:
-                module, metadata, cases = graph.from_example(task)
-            metadata.run, metadata.checkpoint = run.directory.name, Path(cfg.run).name
-            metadata.commit, metadata.versions = run.record.get("commit"), record.origin(cfg)["versions"]
+            task: Any = build.trained(cfg).float().eval()
+            ours = isinstance(task, Supervised)
+            module, metadata, cases = graph.from_data(cfg, task) if ours else graph.from_example(task)
+            facts = vars(metadata) | {"run": run.directory.name, "checkpoint": Path(cfg.run).name}
+            facts |= {"commit": run.record.get("commit"), "versions": record.environment()["versions"]}
 
-            # the file beside its place, which it takes only if it gives the same
-            formats.write(cfg.format, module, cases[0][0], metadata, beside)
-            report = {"file": str(target), "format": cfg.format, "bytes": beside.stat().st_size}
-            report |= formats.check(cfg.format, beside, module, metadata, cases)
-        own.update(export=report)
+            # the file takes its place if it gives the same
+            formats.write(cfg.format, module, cases[0][0], facts, beside)
+            report = formats.check(cfg.format, beside, module, metadata, cases)
+        own.update(export={"file": str(target), "format": cfg.format} | report)
 
-        unit = " standard deviations of the target" if metadata.target_std else ""
-        difference = f"{report['max_abs_diff']:.2g}{unit} (limit {report['tolerance']:g})"
         log.info("%s takes %s and gives %s", target, metadata.inputs, metadata.outputs)
-        log.info("max abs difference from the checkpoint: %s", difference)
+        log.info("max abs difference from the checkpoint: %(max_abs_diff).2g%(unit)s (limit %(tolerance)g)", report)
         return str(target)
 
 

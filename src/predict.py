@@ -2,82 +2,42 @@
 
 import logging
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
 
-from leyden import Failed, UserError, require
+from leyden import Failed, require
 from leyden.launch.command import launch
 
 log = logging.getLogger("leyden.predict")
 
 
 def predict(cfg: DictConfig) -> int:
-    """The rows of all inputs, in their order, in a file or on the screen; returns how many there are."""
-    from leyden.deploy import output
+    """The rows of all inputs, in their order, in a file or on the screen; returns their number."""
+    from leyden.deploy import predictor
     from leyden.run import build, process, record
 
     with process.restored(), record.recording(cfg, table=not cfg.output):
         require((cfg.input is None) != (cfg.split is None), "input", "given, or else `split`, not both", cfg.input)
-        splits = "train, val, test, predict"
-        require(cfg.split is None or cfg.split in splits.split(", "), "split", f"one of {splits}", cfg.split)
         require(isinstance(cfg.top_k, int) and cfg.top_k > 0, "top_k", "a whole number from 1 up", cfg.top_k)
         path = Path(cfg.output).expanduser().absolute() if cfg.output else None
-        good = path is None or path.suffix.lower() in (".csv", ".jsonl")
-        require(good, "output", "a .csv or .jsonl file", cfg.output)
+        require(path is None or path.suffix.lower() in (".csv", ".jsonl"), "output", "a .csv or .jsonl file", path)
         process.set_global_torch_flags(cfg)
+        cfg.trainer.enable_progress_bar &= path is not None
 
-        with output.writing(path, cfg.overwrite) if path else nullcontext() as beside:
-            model, source = prepare(cfg)
-            cfg.trainer.enable_progress_bar &= path is not None
+        with predictor.writing(path, cfg.overwrite) if path else nullcontext() as beside:
+            model, source = predictor.of_command(cfg)
             outputs: Any = build.trainer(cfg, []).predict(model, source)
-            rows = output.save(outputs, path, beside, cfg.overwrite)
+            rows = predictor.save(outputs, path, beside, cfg.overwrite)
         if path:
-            log.info("%s row%s in %s", f"{len(rows):,}", "s" * (len(rows) != 1), path)
+            log.info("%d rows in %s", len(rows), path)
         if unreadable := rows["error"].count():
-            message = f"{unreadable} of {len(rows)} inputs could not be read; see the column error."
+            said = f"{unreadable} of {len(rows)} inputs could not be read; see the column error."
             if cfg.strict or unreadable == len(rows):
-                raise Failed(message)
-            log.warning(message)
+                raise Failed(said)
+            log.warning(said)
         return len(rows)
-
-
-def prepare(cfg: DictConfig) -> tuple[Any, Any]:
-    """The module that predicts, and its loader, or of a user's own task the datamodule. Raises UserError."""
-    from lightning.pytorch.utilities.model_helpers import is_overridden
-    from torch.utils.data import DataLoader
-
-    from leyden.data.datamodule import DataModule, cores
-    from leyden.deploy import graph, inputs, predictor
-    from leyden.run import build
-    from leyden.tasks.supervised import Supervised
-
-    task: Any = build.trained(cfg)
-    own = is_overridden("predict_step", task)
-    if not (cfg.split if own else isinstance(task, Supervised)):
-        needs = "a predict_step(batch, batch_idx) that returns a dict, and split=test in place of input"
-        raise UserError(f"{type(task).__name__} needs {needs}.")
-    for key in ("batch_size", "num_workers"):
-        if cfg[key] is not None:
-            cfg.data[key] = cfg[key]
-    data: Any = build.data(cfg, cfg.split) if cfg.split else None
-    if own:
-        return task, predictor.to_predict(data, cfg.split)
-    metadata = graph.metadata_of(cfg, task.meaning)
-    model = predictor.Predictor(graph.Graph(task), metadata, cfg.top_k, cfg.all_probs)
-    if data:
-        if not isinstance(data, DataModule) or cfg.split == "predict":
-            raise UserError("`split` must be one of train, val, test of a datamodule of leyden.")
-        return model, predictor.of_split(cfg.split, data)
-    samples: Any = inputs.of_path(str(cfg.input), metadata)
-    transforms = [build.make(cfg, "data.eval_transforms", node) for node in cfg.data.get("eval_transforms") or []]
-    workers = cfg.data.get("num_workers")
-    if not isinstance(workers, int):  # for few pictures a process costs more than it saves
-        workers = min(cores(), len(samples) // 100) if metadata.kind == "image" else 0
-    size, collate = cfg.data.get("batch_size") or 64, partial(inputs.collate, metadata, transforms)
-    return model, DataLoader(samples, batch_size=size, num_workers=workers, collate_fn=collate)
 
 
 if __name__ == "__main__":

@@ -127,7 +127,7 @@ def test_a_table_of_a_run_that_has_moved_and_lost_its_data(trained, typed, tmp_p
     found = rows(tmp_path / "o.csv")
     assert status == 0 and [row["name"].rsplit(":")[-1] for row in found] == ["2", "3", "4"]
     assert {row["prediction"] for row in found[:2]} <= {"old", "young"}
-    assert "column age must be a number; got 'old'" in found[2]["error"]
+    assert "column age must be a number as in training; got 'old'" in found[2]["error"]
     (tmp_path / "less.csv").write_text("city\nBern\n")
     status, _, sentence = typed("predict.py", f"run={run}", f"input={tmp_path}/less.csv")
     assert status == 2 and "columns of the run: age; got city" in sentence
@@ -151,13 +151,13 @@ def test_values(trained, typed, tmp_path):
         (["input={tmp}/nowhere"], "must be images .* a file, a folder or a pattern of them; got `.*nowhere`"),
         (["input={tmp}/empty"], "must be images .* got `.*empty`"),
         (["input={tmp}/t.csv"], "must be images .* got `.*t.csv`"),
-        (["input={tmp}/b.npy"], "must hold uint8 of batch x 1 x 8 x 8, .* got float64 of 2 x 3"),
+        (["input={tmp}/b.npy"], "must hold uint8 of batch x 1 x 8 x 8; got float64 of 2 x 3"),
         (["input={pictures}", "output={tmp}/t.csv"], "overwrite=true"),
         (["input={pictures}", "output={tmp}/t.csv/o.csv"], "cannot be written"),
         (["input={pictures}", "output={tmp}/o.xlsx"], r"\.csv or \.jsonl"),
         (["input={pictures}", "model.channels=[4]", "output={tmp}/o.csv"], "fit this model"),
         (["input={pictures}", "split=test"], "`input` must be given, or else `split`, not both"),
-        (["split=all"], "`split` must be one of train, val, test, predict; got `all`"),
+        (["split=all"], "`split` must be one of train, val, test of a datamodule of leyden; got `all`"),
         (["split=predict"], "must be one of train, val, test of a datamodule"),
         (["input={pictures}", "top_k=0"], "top_k"),
         (["input={pictures}", "model=a.onnx"], "cannot be chosen for a run"),
@@ -191,9 +191,9 @@ def test_rows_are_read_as_in_training(tmp_path):
     metadata = Metadata("table", {"row": ["batch", 2]}, {"values": ["batch", 1]}, columns=columns)
     (tmp_path / "t.csv").write_text("a;t\n1,5;1700000003.5\nx;1\n")
     np.save(tmp_path / "t.npy", np.array([[1.5, 1700000003.5]]))
-    row, wrong, array = (sample for file in ("t.csv", "t.npy") for sample in of_path(str(tmp_path / file), metadata))
-    assert row.x.tolist() == array.x.tolist() == [1.5, 3.5]
-    assert "must be a number with a decimal comma; got 'x'" in wrong.x
+    row, wrong, array = (x for file in ("t.csv", "t.npy") for x in of_path(str(tmp_path / file), metadata).values())
+    assert row.tolist() == array.tolist() == [1.5, 3.5]
+    assert "must be a number as in training; got 'x'" in wrong
 
 
 @pytest.mark.parametrize("named", [False, True])
@@ -254,6 +254,23 @@ def test_a_batch_and_a_sample_give_what_predict_gives(trained, typed, tmp_path, 
     assert not loaded.task.training and all(p.grad is None for p in loaded.model.parameters())
     with pytest.raises(UserError, match="x must hold"):
         loaded(np.zeros((2, 3, 4, 5, 6)))
+
+
+@pytest.mark.parametrize("axes", [slice(None), (slice(None),) * 3 + ((0,),), (slice(None),) * 3 + (0,)])
+def test_raw_samples_of_arrays(trained, typed, tmp_path, axes):
+    """Of N x H x W x C with three channels and with one, and of N x H x W: the batch as it is stored, or one of it."""
+    x = np.random.default_rng(0).integers(0, 256, (60, 9, 8, 3), dtype=np.uint8)[axes]
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "y.npy", np.arange(60) % 2)
+    keys = ["data=arrays", f"data.path={tmp_path}", f"data_dir={tmp_path}/data", "model.hidden=[4]"]
+    run = trained(f"arrays-{'-'.join(map(str, x.shape))}", "model=mlp", *keys)
+    loaded = leyden.load(run)
+    assert typed("predict.py", f"run={run}", f"input={tmp_path}/x.npy", f"output={tmp_path}/o.jsonl")[0] == 0
+    own = pandas.DataFrame(rows(tmp_path / "o.jsonl"))
+    assert np.allclose(loaded(x).probability, own.probability, atol=1e-6)
+    assert np.allclose(loaded(x[7]).probability, own.probability[7], atol=1e-6)
+    with pytest.raises(UserError, match=f"x must hold uint8 of batch x {loaded.config.facts.shape[0]} x 9 x 8; got"):
+        loaded(x[7, :4])
 
 
 def test_load_checks_as_the_commands_do(trained, tmp_path):

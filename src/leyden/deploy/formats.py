@@ -1,11 +1,9 @@
-"""From a graph to a file, and back to be checked: ONNX, torch.export's pt2, TorchScript, or the weights alone."""
+"""From a graph to a file, and back to be checked."""
 
 import io
 import json
-import logging
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr
+from contextlib import redirect_stderr
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,114 +13,97 @@ from torch import Tensor, nn
 from torch._higher_order_ops.scan import scan
 
 from leyden import Failed, UserError, said
-from leyden.deploy.graph import Cases, Metadata
+from leyden.deploy.graph import Cases, Dims, Metadata
 
 ENDINGS = {"onnx": ".onnx", "pt2": ".pt2", "torchscript": ".pt", "state_dict": ".pth"}
 EXTRA = "leyden.json"  # the metadata in torch's files
-TOLERANCE, RESIZED = 1e-4, 0.01  # largest difference; the same where pictures are resized, in whole levels
 
 
-def write(form: str, graph: Any, example: tuple[Tensor, ...], metadata: Metadata, path: Path) -> None:
-    """Write a graph in one of ENDINGS; UserError if its exporter cannot follow it."""
-    fields = vars(metadata)
-    extra: dict[str, Any] = {EXTRA: json.dumps(fields)}
-    with quiet_exporter(form), torch.no_grad():
-        if form == "state_dict":
-            weights = graph.model.state_dict()
-            weights.metadata = fields
-            return torch.save(weights, path)
-        if form == "torchscript":
-            return torch.jit.save(torch.jit.trace(graph, example, check_trace=False), str(path), _extra_files=extra)
-        shapes: Any = dynamic_shapes(metadata)
-        program = torch.export.export(with_scans(graph), example, dynamic_shapes=shapes, strict=False)
-        if form == "pt2":
-            return torch.export.save(program, path, extra_files=extra)
-        names: dict[str, Any] = {"input_names": list(metadata.inputs), "output_names": list(metadata.outputs)}
-        onnx: Any = torch.onnx.export(program, dynamic_shapes=shapes, external_data=False, verbose=False, **names)
-        onnx.model.metadata_props.update({name: json.dumps(value) for name, value in fields.items()})
-        return onnx.save(str(path), external_data=False)
-
-
-def dynamic_shapes(metadata: Metadata) -> Any:
-    """The dimensions of any size of each input, as torch.export wants them for a forward(*inputs)."""
-    named = ({axis: d for axis, d in enumerate(dims) if isinstance(d, str)} for dims in metadata.inputs.values())
-    return (tuple({axis: torch.export.Dim(name) for axis, name in part.items()} for part in named),)
-
-
-@contextmanager
-def quiet_exporter(form: str) -> Iterator[None]:
-    """Without what exporters print, and with one sentence in place of their many kinds of errors."""
-    logging.disable(logging.WARNING)
-    torch.compiler.reset()  # else sizes that an earlier export of this process saw may be taken for fixed ones
+def write(form: str, graph: Any, example: tuple[Tensor, ...], facts: dict[str, Any], path: Path) -> None:
+    """Write a graph with its facts; UserError where its exporter fails."""
+    extra: Any = {EXTRA: json.dumps(facts)}
+    torch.compiler.reset()  # else sizes of an earlier export may count as fixed
     try:
-        with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    except OSError:
-        raise
+        with torch.no_grad(), warnings.catch_warnings(action="ignore"), redirect_stderr(io.StringIO()):
+            if form == "state_dict":
+                weights = graph.model.state_dict()
+                weights.metadata = facts
+                return torch.save(weights, path)
+            if form == "torchscript":
+                return torch.jit.save(torch.jit.trace(graph, example, check_trace=False), path, _extra_files=extra)
+            shapes: Any = dynamic_shapes(facts["inputs"])
+            program = torch.export.export(with_scans(graph), example, dynamic_shapes=shapes, strict=False)
+            if form == "pt2":
+                with open(path, "wb") as file:  # torch wants paths that end in .pt2
+                    return torch.export.save(program, file, extra_files=extra)
+            names: Any = {"input_names": list(facts["inputs"]), "output_names": list(facts["outputs"])}
+            onnx: Any = torch.onnx.export(program, dynamic_shapes=shapes, verbose=False, **names)
+            onnx.model.metadata_props.update({name: json.dumps(value) for name, value in facts.items()})
+            return onnx.save(path, external_data=False)
     except Exception as error:
         reason = said(error.__cause__ or error)[:200]
         raise UserError(f"format={form} cannot follow this model ({reason}); type another format.") from error
-    finally:
-        logging.disable(logging.NOTSET)
 
 
-def load(form: str, path: Path, graph: Any) -> Callable[..., Any]:
-    """A written file as a function of its inputs; weights alone are loaded into the graph."""
+def dynamic_shapes(inputs: dict[str, Dims]) -> Any:
+    """The dimensions of any size, as torch.export wants them for a forward(*inputs)."""
+    dim = torch.export.Dim
+    return (tuple({axis: dim(d) for axis, d in enumerate(dims) if isinstance(d, str)} for dims in inputs.values()),)
+
+
+def load(form: str, path: Path, graph: Any) -> Any:
+    """A file as a function of its inputs; weights alone are loaded into the graph."""
     if form == "torchscript":
         return torch.jit.load(path, map_location="cpu")
     if form == "pt2":
-        with open(path, "rb") as file:  # torch wants no path but one that ends in .pt2
+        with open(path, "rb") as file:
             return torch.export.load(file).module()
     if form == "state_dict":
         graph.model.load_state_dict(torch.load(path, weights_only=True))
         return graph
     import onnxruntime
 
-    onnxruntime.set_default_logger_severity(3)  # errors
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    names = [entry.name for entry in session.get_inputs()]
-    return lambda *inputs: session.run(None, {name: x.numpy() for name, x in zip(names, inputs, strict=True)})
+    named = session.get_inputs()
+    return lambda *inputs: session.run(None, {part.name: x.numpy() for part, x in zip(named, inputs, strict=True)})
 
 
+@torch.no_grad()
 def check(form: str, path: Path, graph: nn.Module, metadata: Metadata, cases: Cases) -> dict[str, Any]:
-    """The largest difference, of values in the target's standard deviations, its limit, and the sizes tried.
-
-    Raises Failed where the file does not run at all sizes, or is further from the checkpoint.
-    """
+    """The largest difference, of values in the target's standard deviations, and its limit; Failed above it."""
+    scale, apart = torch.tensor(metadata.target_std or 1.0, dtype=torch.float64), list[Tensor]()
     try:
         run = load(form, path, graph)
-        with torch.no_grad():
-            results = [run(*inputs) for inputs, _ in cases]
-    except Exception as error:  # runtimes have errors of many kinds, and long ones
-        raise Failed(f"The exported file does not run ({said(error)[:300]}). Nothing was written.") from error
-    difference, scale = torch.zeros(()), torch.tensor(metadata.target_std or 1.0, dtype=torch.float64)
-    for (_, expected), outputs in zip(cases, results, strict=True):
-        actual = [torch.as_tensor(part) for part in (outputs if isinstance(outputs, list | tuple) else [outputs])]
-        got, want = ([list(part.shape) for part in parts] for parts in (actual, expected))
-        if got != want:
-            raise Failed(f"The exported file gives outputs of {got}, the checkpoint of {want}. Nothing was written.")
-        for one, other in zip(actual, expected, strict=True):  # NaN if any is
-            difference = difference.maximum(((one.double() - other.double()).abs() / scale).max())
-    limit = RESIZED if metadata.size else TOLERANCE
+        for inputs, expected in cases:
+            found = run(*inputs)
+            found = found if isinstance(found, list | tuple) else [found]
+            for one, other in zip(map(torch.as_tensor, found), expected, strict=True):
+                if one.shape != other.shape:
+                    raise ValueError(f"{list(one.shape)} in place of {list(other.shape)}")
+                apart.append(((one.double() - other.double()).abs() / scale).max())
+    except Exception as error:  # of many kinds
+        raise Failed(f"The file does not run ({said(error)[:300]}); not written.") from error
+    difference = float(torch.stack(apart).max())  # NaN if any is
+    limit = 0.01 if metadata.size else 1e-4  # pictures are resized to whole levels
     if not difference <= limit:
-        raise Failed(f"The exported file is {difference:.2g} away from the checkpoint, above {limit:g}; not written.")
+        raise Failed(f"The file is {difference:.2g} away from the checkpoint, above {limit:g}; not written.")
+    unit = " standard deviations of the target" if metadata.target_std else ""
     batches = [[list(part.shape) for part in inputs] for inputs, _ in cases]
-    return {"max_abs_diff": float(difference), "tolerance": limit, "batches": batches}
+    return {"max_abs_diff": difference, "unit": unit, "tolerance": limit, "batches": batches}
 
 
 def with_scans(module: Any) -> nn.Module:
-    """The module, of which each GRU and LSTM is `scanned` from now on; UserError where it cannot be."""
+    """The module, of which each GRU and LSTM is `scanned`; UserError where it cannot be."""
     for part in module.modules():
         if isinstance(part, nn.GRU | nn.LSTM):
             if part.num_layers > 1 or part.bidirectional or not part.batch_first:
-                raise UserError("a GRU or LSTM must have one layer, one direction and batch_first; stack several")
+                raise UserError("a GRU or LSTM must have one layer, one direction and batch_first")
             vars(part)["forward"] = partial(scanned, part)
     return module
 
 
 def scanned(rnn: Any, values: Tensor) -> tuple[Tensor, Any]:
-    """A GRU or LSTM that starts from zeros, as a scan over time: exporters freeze the time axis of torch's own.
+    """A GRU or LSTM as a scan over time from zeros: exporters freeze the time axis of torch's own.
 
     B x T x F -> B x T x hidden, and the last state as torch gives it.
     """

@@ -1,148 +1,123 @@
-"""What a user's path holds, sample by sample: pictures, sequences, rows of tables, batches of them."""
+"""What a user's path holds, sample by sample."""
 
 import glob
 import math
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from leyden import UserError, listed, said
-from leyden.data import decode, folders, table
-from leyden.data.arrays import are_lengths
+from leyden import UserError, listed, require
+from leyden.data import arrays, decode, folders, table
 from leyden.data.samples import transformed
 from leyden.deploy.graph import Metadata
 
 BATCHES = (".npy", ".npz")
 ENDINGS = {"image": (*decode.ENDINGS, *BATCHES), "sequence": (".csv", *BATCHES), "table": (*table.ENDINGS, *BATCHES)}
+Samples = dict[str, Tensor | Path | str]  # by name: what the model takes, a picture's file, or why there is nothing
 
 
-class Sample(NamedTuple):
-    """One input: what the model takes, a picture that is still to be decoded, or why there is nothing."""
-
-    name: str
-    x: Tensor | Path | str
-
-
-def of_path(path: str, metadata: Metadata) -> list[Sample]:
+def of_path(path: str, metadata: Metadata) -> Samples:
     """The samples of a file, a folder or a pattern; UserError if there is none. Of several files one may be bad."""
-    files, samples = matching_files(path, metadata.kind), list[Sample]()
-    for name, file in files:
+    root, kind, samples = Path(path).expanduser(), metadata.kind, Samples()
+    pattern = glob.escape(str(root)) + "/**" * root.is_dir() if root.exists() else str(root)
+    found = [Path(name) for name in glob.glob(pattern, recursive=True) if name.lower().endswith(ENDINGS[kind])]
+    files = sorted(file for file in found if file.is_file())
+    takes = f"{kind}s ({', '.join(ENDINGS[kind])}): a file, a folder or a pattern of them"
+    require(bool(files), "input", takes, path)
+    for file in files:
+        name = file.relative_to(root).as_posix() if root.is_dir() else str(file)
         try:
             if file.suffix.lower() in BATCHES:
-                samples += arrays(name, file, metadata)
-            elif metadata.kind == "sequence":
-                samples += [Sample(name, as_batch(file, folders.load(file), metadata)[0])]
+                samples |= batch(name, file, metadata)
+            elif kind == "table":
+                samples |= rows(name, file, metadata)
             else:
-                samples += rows(name, file, metadata) if metadata.kind == "table" else [Sample(name, file)]
+                samples[name] = file if kind == "image" else as_batch(folders.load(file), metadata)[0]
         except UserError as error:
             if len(files) == 1:
                 raise
-            samples.append(Sample(name, str(error)))
+            samples[name] = str(error)
     return samples
 
 
-def matching_files(path: str, kind: str) -> list[tuple[str, Path]]:
-    """Name and path of each file, sorted, without hidden ones; UserError if there is none."""
-    root = Path(path).expanduser()
-    pattern = glob.escape(str(root)) + "/**" * root.is_dir() if root.exists() else str(root)
-    found = [Path(name) for name in sorted(glob.glob(pattern, recursive=True)) if name.lower().endswith(ENDINGS[kind])]
-    if not (files := [file for file in found if file.is_file()]):
-        takes = f"{kind}s ({', '.join(ENDINGS[kind])})"
-        raise UserError(f"`input` must be {takes}: a file, a folder or a pattern of them; got `{path}`.")
-    return [(file.relative_to(root).as_posix() if root.is_dir() else str(file), file) for file in files]
+def batch(name: str, file: Path, metadata: Metadata) -> Samples:
+    """The samples of x, of sequences with lengths, in .npz or .npy files, as data=arrays has them."""
+    folder, stem = (file, "x") if file.suffix.lower() == ".npz" else (file.parent, file.stem)
+    values = np.array(arrays.load(folder, stem))
+    if values.dtype.kind not in "buif":
+        raise UserError(f"{file} must hold numbers, a .npz file as x.")
+    offsets = [column.get("offset", 0.0) for column in metadata.columns or []]
+    if values.shape[-1:] == (len(offsets),):  # of a table
+        values = values - offsets
+    parts: Any = as_batch(torch.from_numpy(values), metadata)
+    if metadata.kind == "sequence":
+        lengths = arrays.load(folder, stem.removesuffix("x") + "lengths")
+        if lengths is not None:
+            if not arrays.are_lengths(lengths, *parts.shape[:2]):
+                raise UserError(f"lengths of {file} must hold {len(parts)} whole numbers from 1 to {parts.shape[1]}.")
+            parts = [part[: int(steps)] for part, steps in zip(parts, lengths, strict=True)]
+        if not all(part.isfinite().all() for part in parts):
+            raise UserError(f"{file} holds NaN or infinity.")
+    return {f"{name}[{index}]" if len(parts) > 1 else name: part for index, part in enumerate(parts)}
 
 
-def arrays(name: str, file: Path, metadata: Metadata) -> list[Sample]:
-    """The samples of a .npy file, or of `x` of a .npz file; UserError if they do not fit.
-
-    Sequences that are padded have `lengths` in the .npz, or a lengths.npy beside x.npy, as data=arrays has.
-    """
-    beside = file.with_name(file.name.removesuffix("x.npy") + "lengths.npy")
-    try:
-        content: Any = np.load(file, mmap_mode="c", allow_pickle=False)
-        content = {"x": content} if isinstance(content, np.ndarray) else dict(content)
-        if metadata.kind == "sequence" and beside.exists():
-            content["lengths"] = np.load(beside)
-        x = torch.from_numpy(content["x"])
-    except Exception as error:  # damaged heads and archives have errors of many kinds
-        raise UserError(f"{file} cannot be read as a batch ({said(error)}).") from error
-    if metadata.kind == "table":  # from float64: the rest fits into 32 bits
-        x = x.double() - torch.tensor([column.get("offset", 0.0) for column in metadata.columns or [{}]]).double()
-    batch, samples = as_batch(file, x, metadata), []
-    lengths = content.get("lengths") if metadata.kind == "sequence" else None
-    if lengths is not None and not are_lengths(lengths, len(batch), batch.shape[1]):
-        raise UserError(f"lengths of {file} must hold {len(batch)} whole numbers from 1 to {batch.shape[1]}.")
-    for index, part in enumerate(batch):
-        where = f"{name}[{index}]" if len(batch) > 1 else name
-        part = part if lengths is None else part[: int(lengths[index])]  # without its padding
-        good = metadata.kind != "sequence" or (len(part) and part.isfinite().all())
-        samples.append(Sample(where, part if good else f"{where} is empty, or holds NaN or infinity."))
-    return samples
-
-
-def as_batch(what: object, x: Tensor, metadata: Metadata, floats: bool = False) -> Tensor:
+def as_batch(x: Tensor, metadata: Metadata, floats: bool = False) -> Tensor:
     """Samples as the model takes them, or one as a batch; UserError if x is not of its shape or type.
 
-    `floats`: pictures may be of 0..1, too.
+    The channels of pictures may come last, or be left out if it is one; `floats`: 0..1 will do, too.
     """
-    dims, picture = metadata.dims, metadata.kind == "image"
-    if picture and x.dim() == 3 and dims[1] == 1:
-        x = x[:, None]  # N x H x W
-    elif picture and x.dim() == 4 and x.shape[1] != dims[1] and x.shape[3] == dims[1]:
-        x = x.movedim(3, 1)  # N x H x W x C
-    batch = x[None] if x.dim() == len(dims) - 1 else x
-    same = [isinstance(d, str) or d == size for d, size in zip(dims, batch.shape, strict=False)]
-    fits = batch.dim() == len(dims) and all(same) and batch.numel()
-    raw = (x.dtype == torch.uint8) == (metadata.dtype == "uint8")  # bytes are scaled to 0..1 later
-    if not fits or (picture and not raw and not (floats and x.is_floating_point())):
-        kind, takes, got = str(x.dtype)[6:], *(" x ".join(map(str, sizes)) for sizes in (dims, x.shape))
-        raise UserError(f"{what} must hold {metadata.dtype} of {takes}, as the model takes it; got {kind} of {got}.")
-    return decode.resized(batch, metadata.size) if picture and x.dtype == torch.uint8 else batch.float()
+    dims, picture, shape = metadata.dims, metadata.kind == "image", x.shape
+    if picture and x.dim() > 1 and dims[1] not in shape[-3:-2]:
+        x = x.movedim(-1, -3) if shape[-1] == dims[1] else x.unsqueeze(-3)
+    x = x[None] if x.dim() == len(dims) - 1 else x
+    fits = x.dim() == len(dims) and all(d == size or isinstance(d, str) for d, size in zip(dims, x.shape, strict=True))
+    raw = (x.dtype == torch.uint8) == (metadata.dtype == "uint8")  # bytes become 0..1 later
+    if not (fits and x.numel() and (raw or not picture or (floats and x.is_floating_point()))):
+        takes, got = (" x ".join(map(str, sizes)) for sizes in (dims, shape))
+        raise UserError(f"x must hold {metadata.dtype} of {takes}; got {str(x.dtype)[6:]} of {got}.")
+    return decode.resized(x, metadata.size) if picture and x.dtype == torch.uint8 else x.float()
 
 
-def rows(name: str, file: Path, metadata: Metadata) -> list[Sample]:
-    """The rows of a table, by the names of its columns where the run knows them; UserError where it lacks some."""
-    cells, lines, _ = table.load(file, metadata.separator, metadata.missing, metadata.encoding)
-    columns, count = metadata.columns or [{"name": column} for column in cells], metadata.dims[1]
-    if missing := [column["name"] for column in columns if column["name"] not in cells]:
-        raise UserError(f"{file} must have the columns of the run: {listed(missing)}; got {listed(cells)}.")
-    if len(columns) != count or (not metadata.columns and not any(map(math.isnan, map(table.number, cells)))):
-        raise UserError(f"{file} must have a header and {count} columns; got {listed(cells)}.")
-    samples, codes = [], [table.codes(column, cells[column["name"]]) for column in columns]
-    for place, line in enumerate(lines):
-        x: Tensor | str = torch.tensor([values[place] for values in codes])
-        for column, values in zip(columns, codes, strict=True):
-            text = cells[column["name"]][place]
-            if math.isnan(values[place]) and text and "categories" not in column:
-                form = " with a decimal comma" if "decimal" in column else ""
-                x = f"Line {line} of {file}: column {column['name']} must be a number{form}; got '{text}'."
-        samples.append(Sample(f"{name}:{line}", x))
-    return samples
+def rows(name: str, file: Path, metadata: Metadata) -> Samples:
+    """The rows of a table, by its columns' names where the run knows them."""
+    cells, lines, _ = table.load(file, *(metadata.data[key] for key in ("separator", "missing", "encoding")))
+    columns = {column["name"]: column for column in metadata.columns or []} or {key: {} for key in cells}
+    missing, count = [key for key in columns if key not in cells], metadata.dims[1]
+    header = metadata.columns or any(map(math.isnan, map(table.number, cells)))
+    if missing or len(columns) != count or not header:
+        needs = listed(missing) or f"{count}, with a header"
+        raise UserError(f"{file} must have the columns of the run: {needs}; got {listed(cells)}.")
+    codes, wrong = [], dict[int, str]()
+    for key, column in columns.items():
+        codes.append(table.codes(column, cells[key]))
+        for line, text, value in zip(lines, cells[key], codes[-1], strict=True):
+            if text and math.isnan(value) and "categories" not in column:
+                wrong[line] = f"Line {line} of {file}: column {key} must be a number as in training; got '{text}'."
+    return {f"{name}:{line}": wrong.get(line, x) for line, x in zip(lines, torch.tensor(codes).T, strict=True)}
 
 
-def collate(metadata: Metadata, transforms: list[Callable[[Tensor], Tensor]], samples: list[Sample]) -> dict[str, Any]:
-    """The batch of a Predictor; of sequences `x` is values, padded with zeros, and lengths."""
-    good, errors = list[Tensor](), list[str | None]()
-    for _, x in samples:
-        try:
-            if isinstance(x, str):
-                raise UserError(x)
-            if isinstance(x, Path):
-                channels, *sides = metadata.dims[1:]
-                size: Any = metadata.size or (None if "height" in sides else sides)  # as it is, for own transforms
-                x = decode.decode(x, size, channels, metadata.background)
-            good.append(transformed(x, transforms))
-            errors.append(None)
-        except UserError as error:
-            errors.append(str(error))
-    batch: Any = None
+def collate(metadata: Metadata, transforms: list[Any], samples: list[Any]) -> dict[str, Any]:
+    """The batch of a Predictor, of pairs of name and x."""
+    found = [opened(x, metadata) if isinstance(x, Path) else x for _, x in samples]
+    good = [transformed(x, transforms) for x in found if isinstance(x, Tensor)]
+    x: Any = None
     if good and good[0].dim() == 2:
-        batch = pad_sequence(good, batch_first=True), torch.tensor(list(map(len, good)))
+        x = pad_sequence(good, batch_first=True), torch.tensor(list(map(len, good)))
     elif good:
-        batch = (torch.stack(good),)
-    return {"names": [sample.name for sample in samples], "x": batch, "y": None, "errors": errors}
+        x = torch.stack(good)
+    errors = [part if isinstance(part, str) else None for part in found]
+    return {"names": [name for name, _ in samples], "x": x, "errors": errors}
+
+
+def opened(file: Path, metadata: Metadata) -> Tensor | str:
+    """A picture as the model takes it, or why it cannot be decoded."""
+    _, channels, *sides = metadata.dims
+    size: Any = metadata.size or (None if "height" in sides else sides)
+    try:
+        return decode.decode(file, size, channels, metadata.data["background"])
+    except UserError as error:
+        return str(error)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils._pytree import tree_structure
 
 from lab.models.rnn import RNN
 from leyden import Failed, UserError
@@ -48,9 +49,9 @@ class Task(nn.Module):
 @pytest.fixture(params=["torchscript", "state_dict"])
 def written(request, tmp_path):
     """A file, and a function that checks it against expected outputs that are changed so."""
-    graph, path = OwnGraph(Task()).eval(), tmp_path / "a"
+    graph, path = OwnGraph(Task(), tree_structure((0,))).eval(), tmp_path / "a"
     metadata = Metadata("own", {"x": ["batch", 3]}, {"probs": ["batch", 2]})
-    formats.write(request.param, graph, (torch.ones(3, 3),), metadata, path)
+    formats.write(request.param, graph, (torch.ones(3, 3),), vars(metadata), path)
 
     def check(change=lambda expected: expected, **fields):
         vars(metadata).update(fields)
@@ -72,7 +73,7 @@ def test_equal_numbers_are_reported(written):
     [
         (lambda expected: expected + 1e-3, "0.001 away"),
         (lambda expected: expected * float("nan"), "nan away"),
-        (lambda expected: expected[:, :1], "the checkpoint"),
+        (lambda expected: expected[:, :1], "in place of"),
     ],
 )
 def test_others_fail(written, change, said):

@@ -34,13 +34,11 @@ def test_pictures(data, size, dims):
 
 def test_tables_and_sequences():
     columns = [{"name": "a", "fill": 1.0}, {"name": "b", "categories": ["x", "y"]}]
-    table = metadata_of(
-        FACTS | {"kind": "table", "shape": [3], "columns": columns}, {"missing": ["?"], "target": "c"}, "probs"
-    )
-    assert table.inputs == {"row": ["batch", 2]} and table.missing == ["?"] and table.target == "c"
+    table = metadata_of(FACTS | {"kind": "table", "shape": [3], "columns": columns}, {"missing": ["?"]}, "probs")
+    assert table.inputs == {"row": ["batch", 2]} and table.data["missing"] == ["?"]
     sequence = metadata_of(FACTS | {"kind": "sequence", "shape": [None, 5]}, {}, "values")
     assert sequence.inputs == {"values": ["batch", "time", 5], "lengths": ["batch"]} and sequence.classes is None
-    with pytest.raises(UserError, match=r"one of image, sequence, table, .*; got `None`"):
+    with pytest.raises(UserError, match=r"one of image, sequence, table; got `None`"):
         metadata_of({"shape": [3]}, {}, "probs")
 
 

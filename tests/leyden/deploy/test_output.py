@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from leyden import UserError
-from leyden.deploy.output import save, table, writing
+from leyden.deploy.predictor import save, table, writing
 
 
 def test_it_takes_its_place_at_the_end(tmp_path):

@@ -10,9 +10,8 @@ from torch.utils.data import DataLoader
 
 from foreign.two_loaders import Two, Unaware
 from leyden import UserError
-from leyden.deploy import inputs, output, predictor
+from leyden.deploy import inputs, predictor
 from leyden.deploy.graph import Metadata
-from leyden.deploy.inputs import Sample
 
 CLASSES = Metadata("table", {}, {"probs": ["batch", 3]}, classes=["cat", "dog, big", "2"])
 
@@ -20,19 +19,19 @@ CLASSES = Metadata("table", {}, {"probs": ["batch", 3]}, classes=["cat", "dog, b
 @pytest.mark.parametrize("workers", [0, 2])
 def test_each_input_once_and_in_order(workers):
     bad = {number for number in range(23) if number % 5 == 3}
-    samples = [Sample(str(n), f"{n} is bad" if n in bad else torch.full((2,), float(n))) for n in range(23)]
+    samples = [(str(n), f"{n} is bad" if n in bad else torch.full((2,), float(n))) for n in range(23)]
     loader = DataLoader(samples, 4, num_workers=workers, collate_fn=partial(inputs.collate, CLASSES, []))
     batches = list(loader)
     assert [name for batch in batches for name in batch["names"]] == [str(number) for number in range(23)]
     for batch in batches:
         good = [name for name, error in zip(batch["names"], batch["errors"], strict=True) if error is None]
-        assert batch["x"][0][:, 0].tolist() == [float(name) for name in good]
+        assert batch["x"][:, 0].tolist() == [float(name) for name in good]
         for name, error in zip(batch["names"], batch["errors"], strict=True):
             assert error == (f"{name} is bad" if int(name) in bad else None)
 
 
 def test_sequences_are_padded():
-    samples = [Sample("a", torch.ones(3, 2)), Sample("b", torch.ones(5, 2))]
+    samples = [("a", torch.ones(3, 2)), ("b", torch.ones(5, 2))]
     values, lengths = inputs.collate(CLASSES, [], samples)["x"]
     assert values.shape == (2, 5, 2) and lengths.tolist() == [3, 5] and values.sum() == 16
 
@@ -42,7 +41,7 @@ def predicted(names, errors, outputs, metadata, top_k=1, all_probs=False, target
     batch = {"names": names, "errors": errors, "y": targets}
     batch["x"] = None if outputs is None else (torch.tensor(outputs),)
     columns = predictor.Predictor(lambda x: x, metadata, top_k, all_probs).predict_step(batch, 0)
-    found, _ = output.table([columns])
+    found, _ = predictor.table([columns])
     return json.loads(found.to_json(orient="records", double_precision=15))
 
 

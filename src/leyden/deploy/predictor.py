@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader
 
 from leyden import UserError, files, listed, require
 from leyden.data.datamodule import SPLITS, DataModule, cores
+from leyden.data.image_folder import Pictures
 from leyden.data.samples import to_float
 from leyden.deploy import graph, inputs
 from leyden.run import build, configs, paths

@@ -49,7 +49,7 @@ class Keeper(Callback):
         self.restored: dict[str, Any] = {}  # what the run goes on from
         self.fixed: dict[str, Any] = {}  # what must be the same then
         self.inexact: list[str] = []  # why the numbers are not those of an unbroken run
-        self.stop, self.guard, self.attributes = Stop(), Guard(), Attributes()
+        self.stop, self.guard = Stop(), Guard()
 
     def check(self, trainer: Trainer, datamodule: Any, entry: dict[str, Any]) -> None:
         """Raises UserError if a run must not go on from an entry `leyden` of a checkpoint; {}: it starts."""
@@ -65,7 +65,7 @@ class Keeper(Callback):
 
     def on_fit_start(self, trainer: Trainer, task: LightningModule) -> None:
         shorten_steps(trainer, task)
-        self.attributes.note(trainer, task, plain=True)
+        self.attributes = Attributes(trainer, task)
 
     def on_train_start(self, trainer: Trainer, task: LightningModule) -> None:
         if trainer.val_dataloaders is not None and not any(trainer.num_val_batches):
@@ -85,11 +85,11 @@ class Keeper(Callback):
         exact.reseed(self.seed, ~trainer.current_epoch)  # for samplers of torch
 
     def on_train_batch_start(self, trainer: Trainer, task: LightningModule, batch: Any, batch_idx: int) -> None:
-        self.attributes.restore(trainer, task)
+        self.attributes.restore()
         if batch_idx == 0:
             self.reseed(trainer)
         elif self.aligned and (self.stop.agreed(trainer) or self.due):
-            self.save_last(trainer, task)
+            self.save_last(trainer)
 
     def on_before_backward(self, trainer: Trainer, task: LightningModule, loss: Tensor) -> None:
         self.guard.watch(trainer, loss, self.step)
@@ -115,9 +115,9 @@ class Keeper(Callback):
         """Until the end of the next batch draw from (seed, rank, number of the batch)."""
         exact.reseed(self.seed, trainer.global_rank, trainer.fit_loop.epoch_loop.batch_progress.total.processed)
 
-    def on_validation_start(self, trainer: Trainer, task: LightningModule) -> None:
+    def on_validation_start(self, trainer: Trainer, *_: Any) -> None:
         if trainer.state.fn == "fit" and not trainer.sanity_checking:
-            self.save_last(trainer, task)
+            self.save_last(trainer)
 
     def on_validation_batch_end(self, trainer: Trainer, *_: Any) -> None:
         if self.aligned and not trainer.sanity_checking and not self.ended(trainer):
@@ -127,9 +127,8 @@ class Keeper(Callback):
         """Judge what was logged, and step plateaus. Raises UserError for a misspelt name."""
         if trainer.state.fn != "fit":
             return
-        values, plateaus = logged(trainer), []
-        if task.automatic_optimization:
-            plateaus = [config for config in trainer.lr_scheduler_configs if config.frequency == AT_VALIDATIONS]
+        values = logged(trainer)
+        plateaus = [config for config in trainer.lr_scheduler_configs if config.frequency == AT_VALIDATIONS]
         watched = [("objective", self.objective), ("checkpoint.monitor", self.monitor)]
         for key, name in [*watched, *(("task.monitor", plateau.monitor) for plateau in plateaus)]:
             unknown = name not in values and not name.startswith("train/")  # logged later
@@ -162,10 +161,10 @@ class Keeper(Callback):
             self.best["checkpoint"] = "checkpoints/best.ckpt"
             self.save(trainer, "best.ckpt")
 
-    def on_train_epoch_end(self, trainer: Trainer, task: LightningModule) -> None:
+    def on_train_epoch_end(self, trainer: Trainer, *_: Any) -> None:
         if trainer.fit_loop.restarting:  # else a plateau misses it
             trainer.fit_loop.on_iteration_done()
-        self.save_last(trainer, task)
+        self.save_last(trainer)
 
     def on_train_end(self, trainer: Trainer, *_: Any) -> None:
         if self.ended(trainer):
@@ -180,7 +179,7 @@ class Keeper(Callback):
         """Whether max_steps are done, after which Lightning runs nothing again: only `on_train_end` may save."""
         return 0 < trainer.max_steps <= self.step
 
-    def save_last(self, trainer: Trainer, task: LightningModule) -> None:
+    def save_last(self, trainer: Trainer) -> None:
         """After a step write last.ckpt, once, and leave if a signal came; at max_steps `on_train_end` does both."""
         if not self.aligned:
             return
@@ -188,7 +187,7 @@ class Keeper(Callback):
         new, ended = self.saved != self.step, self.ended(trainer)
         if new:
             self.saved, self.due = self.step, False
-            self.snapshot = snapshot.capture(trainer, task, self.attributes, self.directory)
+            self.snapshot = snapshot.capture(trainer, self.attributes, self.directory)
             self.inexact = list(dict.fromkeys(self.inexact + self.snapshot.pop("lost")))
         if new and not ended:
             self.save(trainer, "last.ckpt")
@@ -201,21 +200,17 @@ class Keeper(Callback):
             trainer.save_checkpoint(self.directory / "checkpoints" / name)
 
     def on_save_checkpoint(self, trainer: Trainer, task: LightningModule, checkpoint: dict[str, Any]) -> None:
-        checkpoint["leyden"] = self.fixed | {
-            "step": self.step,
-            "epoch": trainer.current_epoch,
-            "total_steps": trainer.estimated_stepping_batches,
-            "phase": "test" if self.over else "fit",
-            "resumable": self.aligned and (self.over or not self.ended(trainer)),
-            "first": self.saved < 0 and not self.restored,  # there is no last.ckpt yet
-            "best": self.best,
-            "metrics": {name: float(value) for name, value in trainer.callback_metrics.items()},
-            "inexact": self.inexact,
-        }
+        entry = self.fixed | {"step": self.step, "epoch": trainer.current_epoch, "best": self.best}
+        entry |= {"phase": "test" if self.over else "fit", "total_steps": trainer.estimated_stepping_batches}
+        entry["metrics"] = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        entry["inexact"] = self.inexact
+        entry["resumable"] = self.aligned and (self.over or not self.ended(trainer))
+        entry["first"] = self.saved < 0 and not self.restored  # there is no last.ckpt yet
         if self.aligned:  # else the weights alone count
             snapshot.set_counters(checkpoint["loops"]["fit_loop"])
             checkpoint["callbacks"] = self.snapshot["callbacks"]
-            checkpoint["leyden"] |= {name: self.snapshot[name] for name in ("running", "files")}
+            entry |= {name: self.snapshot[name] for name in ("running", "files")}
+        checkpoint["leyden"] = entry
 
     def teardown(self, *_: Any, **__: Any) -> None:
         self.stop.release()

@@ -45,41 +45,6 @@ class Table:
         self.columns = columns
 
 
-class Clock:
-    """The time between ends of batches, without validations and the first, which starts processes."""
-
-    def __init__(self) -> None:
-        self.mark: float | None = None  # the end of the last batch or validation
-        self.steps, self.fetches = list[float](), list[float]()  # of a fetch its begin, negative, and its end
-
-    def batch(self, trainer: Trainer) -> None:
-        device = trainer.strategy.root_device
-        if trainer.fit_loop.epoch_loop.batch_progress.is_last_batch and device.type != "cpu":
-            torch.accelerator.synchronize(device)  # once in an epoch
-        now = perf_counter()
-        if self.mark is None:
-            self.fetches.clear()
-        else:
-            self.steps.append(now - self.mark)
-        self.mark = now
-
-    def skip(self) -> None:
-        """Leave out what was since the last batch."""
-        self.mark = self.mark and perf_counter()
-
-    def epoch(self, trainer: Trainer) -> dict[str, float]:
-        """The numbers of the epoch, empty where it had no batch to time."""
-        times: dict[str, float] = {}
-        if spent := sum(self.steps):
-            times = {STEP: spent / len(self.steps), WAITING: min(1.0, sum(self.fetches) / spent)}
-            if samples := samples_in(trainer, 1):
-                times[RATE] = samples / times[STEP]
-        self.steps.clear()
-        self.fetches.clear()
-        self.skip()
-        return times
-
-
 def samples_in(trainer: Trainer, batches: int) -> int | None:
     """Samples of so many batches of all ranks, or of an epoch; None where its loader does not say."""
     loader: Any = trainer.train_dataloader
@@ -105,7 +70,8 @@ class Records(Checkpoint):
         self.seconds, self.rows = 0.0, 0  # before the run was stopped
         self.reasons: list[str] = []  # why the order of the data is not exact
         self.warned, self.waits = "", False
-        self.clock = Clock()
+        self.mark: float | None = None  # the end of the last batch or validation; the first one starts processes
+        self.steps, self.fetches = list[float](), list[float]()  # seconds; of a fetch its begin, negative, and its end
 
     # what others ask of a Checkpoint
     best_model_path = property(lambda self: str(next(self.directory.glob("checkpoints/best.ckpt"), "")))
@@ -114,7 +80,7 @@ class Records(Checkpoint):
 
     def on_train_start(self, trainer: Trainer, task: LightningModule) -> None:
         self.step, self.started = trainer.global_step, perf_counter() - self.seconds
-        time_fetches(trainer, self.clock.fetches.append)
+        time_fetches(trainer, self.fetches.append)
         loaders = CombinedLoader(trainer.train_dataloader).flattened
         self.reasons = [reason for loader in loaders if (reason := exact.why_not(loader, trainer.world_size))]
         if trainer.is_global_zero:
@@ -133,13 +99,20 @@ class Records(Checkpoint):
             log.warning("This run is not exact: %s.", why)
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
-        self.clock.batch(trainer)
+        device = trainer.strategy.root_device
+        if trainer.fit_loop.epoch_loop.batch_progress.is_last_batch and device.type != "cpu":
+            torch.accelerator.synchronize(device)
+        begun, self.mark = self.mark, perf_counter()
+        if begun:
+            self.steps.append(self.mark - begun)
+        else:
+            self.fetches.clear()
         before, self.step, every = self.step, trainer.global_step, trainer.log_every_n_steps
         if self.table and self.step // every > before // every and (values := step_values(trainer)):
             self.table.write({"epoch": trainer.current_epoch, "step": self.step} | values)
 
     def on_validation_end(self, trainer: Trainer, *_: Any) -> None:
-        self.clock.skip()
+        self.mark = self.mark and perf_counter()
         if trainer.state.fn == "fit" and not trainer.sanity_checking:
             self.metrics["val"] = values = epoch_values(trainer)
             if trainer.fit_loop.epoch_loop.batch_progress.is_last_batch:
@@ -147,10 +120,22 @@ class Records(Checkpoint):
             else:
                 self.write(trainer, values, {}, f", step {trainer.global_step}")
 
+    def times(self, trainer: Trainer) -> dict[str, float]:
+        """The speed of the epoch; empty where it had no batch to time."""
+        times: dict[str, float] = {}
+        if spent := sum(self.steps):
+            times = {STEP: spent / len(self.steps), WAITING: min(1.0, sum(self.fetches) / spent)}
+            if samples := samples_in(trainer, 1):
+                times[RATE] = samples / times[STEP]
+        self.steps.clear()
+        self.fetches.clear()
+        self.mark = self.mark and perf_counter()
+        return times
+
     def on_train_epoch_end(self, trainer: Trainer, *_: Any) -> None:
         self.keeper.consider(trainer, training=True)
-        values, times = epoch_values(trainer), self.clock.epoch(trainer)
-        last = {name for name in step_values(trainer) if name.removesuffix("_step") not in values}  # of steps alone
+        values, times = epoch_values(trainer), self.times(trainer)
+        last = [name for name in step_values(trainer) if name.removesuffix("_step") not in values]  # of steps alone
         self.metrics["train"] = values | {name: float(trainer.callback_metrics[name]) for name in last}
         self.metrics["samples_per_second"] = round(times[RATE], 1) if RATE in times else None
         for logger in trainer.loggers if times else []:

@@ -16,9 +16,9 @@ from leyden.resume.attributes import Attributes, decode, encode
 EVENTS = "tensorboard/events.out.tfevents.*"  # files of a run that only grow
 
 
-def capture(trainer: Trainer, task: LightningModule, attributes: Attributes, directory: Path) -> dict[str, Any]:
+def capture(trainer: Trainer, attributes: Attributes, directory: Path) -> dict[str, Any]:
     """What later hooks change: callbacks, values of each rank, lengths of files; `lost`: what cannot be held."""
-    changed, lost = attributes.changed(trainer, task)
+    changed, lost = attributes.changed()
     if any(isinstance(callback, StochasticWeightAveraging) for callback in trainer.callbacks):
         lost.append("StochasticWeightAveraging starts anew on a resume; callbacks=[ema] does not")
     mine = {"logged": encode(running_values(trainer), {}), "attributes": changed}
@@ -53,14 +53,12 @@ def restore(trainer: Trainer, task: LightningModule, entry: dict[str, Any], attr
 
 
 def restore_files(directory: Path, lengths: dict[str, int]) -> None:
-    """Cut TensorBoard's files to their lengths, and remove what kills left."""
+    """Cut TensorBoard's files to their lengths at a checkpoint."""
     for path in directory.glob(EVENTS):
         if length := lengths.get(path.relative_to(directory).as_posix()):
             os.truncate(path, min(length, path.stat().st_size))
         else:
             path.unlink()
-    for path in directory.rglob(".*.part"):
-        path.unlink()
 
 
 def set_counters(loops: dict[str, Any]) -> None:

@@ -26,7 +26,7 @@ COMPILED = "_orig_mod."  # of torch.compile
 
 
 def read(path: Path | str, bare: bool = False) -> dict[str, Any]:
-    """The content of a checkpoint, on the CPU; `bare`: it may be a state_dict. torch itself checks no CRC.
+    """The content of a checkpoint, or if `bare` of a state_dict, on the CPU; torch itself checks no CRC.
 
     Raises UserError if it is missing, damaged or more than plain data.
     """
@@ -50,9 +50,9 @@ def read(path: Path | str, bare: bool = False) -> dict[str, Any]:
 
 
 def newest(folder: Path, asked: str = "") -> tuple[Path | None, dict[str, Any]]:
-    """The checkpoint that a run goes on from, the one asked for or the newest whole one, and its entry `leyden`.
+    """The checkpoint asked for, or the newest whole one, and its entry `leyden`; None where none was ever written.
 
-    None and nothing where none was ever written. Raises UserError if there are checkpoints, but none to go on from.
+    Raises UserError if no run can go on from those that are there.
     """
     alone, faults = asked.endswith(".ckpt"), ""
     for path in [Path(asked)] if alone else sorted(folder.glob("*.ckpt"), key=lambda path: path.name != "last.ckpt"):
@@ -76,9 +76,9 @@ def newest(folder: Path, asked: str = "") -> tuple[Path | None, dict[str, Any]]:
 
 
 def load(module: nn.Module, path: Path | str, strict: bool = True) -> None:
-    """Put the weights of a checkpoint, or of a bare state_dict of the module or of its `model`, into a module.
+    """Put the weights of a checkpoint, or of a state_dict of a module or its `model`, into a module.
 
-    What does not fit raises UserError; with `strict=False` it stays as it is, and is listed.
+    What does not fit raises UserError, or with `strict=False` stays as it is and is listed.
     """
     content, state = read(path, bare=True), module.state_dict()
     own = {name.replace(COMPILED, ""): name for name in state}
@@ -124,7 +124,7 @@ def is_plain(value: Any) -> bool:
 
 
 def leave_out_objects(checkpoint: dict[str, Any]) -> list[str]:
-    """Take out of a checkpoint what of its hyper-parameters is no plain data; the names."""
+    """Take hyper-parameters that are no plain data out of a checkpoint; their names."""
     left_out: list[str] = []
     for key in HYPER_PARAMETERS & checkpoint.keys():
         items: Any = checkpoint[key].items()
@@ -136,9 +136,9 @@ def leave_out_objects(checkpoint: dict[str, Any]) -> list[str]:
 
 
 class AtomicIO(TorchCheckpointIO):
-    """Writes beside the target, syncs and renames, so that a kill or a full disk leaves the old file whole.
+    """Writes beside the target and renames, so that a kill or a full disk leaves the old file whole.
 
-    The first file is read back. `update_record` changes fields of run.json.
+    The first file is read back. `update_record` changes run.json.
     """
 
     def __init__(self, update_record: Callable[..., None] | None = None):
@@ -167,5 +167,5 @@ class AtomicIO(TorchCheckpointIO):
             before = "; the one before is whole" if path.exists() else ""
             raise UserError(f"The checkpoint {path} cannot be written ({why}){before}.") from error
         except (UserError, pickle.PicklingError, AttributeError, TypeError) as error:
-            what = "as a state_dict or on_save_checkpoint gives more than numbers, text, tensors, lists and dicts"
+            what = "as it holds more than numbers, text, tensors, lists and dicts"
             raise UserError(f"The checkpoint {path} could not be loaded again, {what}: {said(error)}.") from error

@@ -21,10 +21,9 @@ def note_limit(record: logging.LogRecord) -> bool:
 
 @contextmanager
 def by_the_run_alone() -> Iterator[None]:
-    """Compile for sizes as the call of torch.compile says, static or dynamic, with nothing left of an earlier job.
+    """Compile for static or dynamic sizes as torch.compile is told, with nothing left of an earlier job.
 
-    By itself torch makes a size dynamic when it has seen two of it, also in an earlier process, and lets two sizes that
-    are equal at first be one.
+    By itself torch makes a size dynamic when it has seen two of it, and lets two that are equal at first be one.
     """
     torch.compiler.reset()
     limits.clear()

@@ -43,7 +43,7 @@ class Keeper(Callback):
         self.every_n_steps, self.seed, self.exact, self.write, self.judge = every_n_steps, seed, exact, write, judge
         self.best: dict[str, Any] = {}
         self.step, self.saved = 0, -1  # steps done; those in last.ckpt
-        self.aligned, self.due = True, False  # the last batch ended in a step; save by every_n_steps
+        self.aligned, self.due, self.logs = True, False, False  # the last batch ended in a step; one to save, to log
         self.over, self.pruned = False, False  # nothing is left to do; a search has given the run up
         self.snapshot: dict[str, Any] = {}  # after the last step
         self.restored: dict[str, Any] = {}  # what the run goes on from
@@ -52,7 +52,7 @@ class Keeper(Callback):
         self.stop, self.guard = Stop(), Guard()
 
     def check(self, trainer: Trainer, datamodule: Any, entry: dict[str, Any]) -> None:
-        """Raises UserError if a run must not go on from an entry `leyden` of a checkpoint; {}: it starts."""
+        """Raises UserError if a run must not go on from an entry `leyden` of a checkpoint, if any."""
         size, fingerprint = (getattr(datamodule, name, None) for name in ("batch_size", "fingerprint"))
         self.fixed = {"world_size": trainer.world_size, "accumulate_grad_batches": trainer.accumulate_grad_batches}
         self.fixed |= {"batch_size": size if isinstance(size, int) else None, "data_fingerprint": fingerprint}
@@ -95,7 +95,7 @@ class Keeper(Callback):
         self.guard.watch(trainer, loss, self.step)
 
     def on_before_optimizer_step(self, trainer: Trainer, task: LightningModule, *_: Any) -> None:
-        """Let a shorter window at the end of an epoch be the mean of its batches."""
+        """Let a shorter window at the end of an epoch be the mean of its batches, too."""
         whole = trainer.accumulate_grad_batches
         batches = (trainer.fit_loop.epoch_loop.batch_idx + 1) % whole
         for parameter in task.parameters() if batches and task.automatic_optimization else ():
@@ -103,11 +103,12 @@ class Keeper(Callback):
                 parameter.grad.mul_(whole / batches)
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
-        before, self.step, every = self.step, trainer.global_step, trainer.log_every_n_steps
+        before, self.step = self.step, trainer.global_step  # a batch may have several steps
         self.aligned = self.step != before
+        self.logs = self.step // trainer.log_every_n_steps > before // trainer.log_every_n_steps
         if self.every_n_steps:
-            self.due |= self.step // self.every_n_steps > before // self.every_n_steps  # a batch may have several
-        if self.step // every > before // every:
+            self.due |= self.step // self.every_n_steps > before // self.every_n_steps
+        if self.logs:
             self.guard.check(trainer, self.step)
         self.reseed(trainer)  # for the loading of the next batch, too
 
@@ -116,8 +117,7 @@ class Keeper(Callback):
         exact.reseed(self.seed, trainer.global_rank, trainer.fit_loop.epoch_loop.batch_progress.total.processed)
 
     def on_validation_start(self, trainer: Trainer, *_: Any) -> None:
-        if trainer.state.fn == "fit" and not trainer.sanity_checking:
-            self.save_last(trainer)
+        self.save_last(trainer)
 
     def on_validation_batch_end(self, trainer: Trainer, *_: Any) -> None:
         if self.aligned and not trainer.sanity_checking and not self.ended(trainer):
@@ -176,12 +176,12 @@ class Keeper(Callback):
             log.warning("%s was never logged as a number; the last weights count.", self.monitor)
 
     def ended(self, trainer: Trainer) -> bool:
-        """Whether max_steps are done, after which Lightning runs nothing again: only `on_train_end` may save."""
+        """Whether max_steps are done: as Lightning then runs nothing again, only `on_train_end` may save."""
         return 0 < trainer.max_steps <= self.step
 
     def save_last(self, trainer: Trainer) -> None:
-        """After a step write last.ckpt, once, and leave if a signal came; at max_steps `on_train_end` does both."""
-        if not self.aligned:
+        """After a step write last.ckpt, once, and leave if a signal came; see `ended`."""
+        if trainer.state.fn != "fit" or trainer.sanity_checking or not self.aligned:
             return
         self.stop.agreed(trainer)
         new, ended = self.saved != self.step, self.ended(trainer)
@@ -200,10 +200,9 @@ class Keeper(Callback):
             trainer.save_checkpoint(self.directory / "checkpoints" / name)
 
     def on_save_checkpoint(self, trainer: Trainer, task: LightningModule, checkpoint: dict[str, Any]) -> None:
-        entry = self.fixed | {"step": self.step, "epoch": trainer.current_epoch, "best": self.best}
+        entry = self.fixed | {"step": self.step, "best": self.best, "inexact": self.inexact}
         entry |= {"phase": "test" if self.over else "fit", "total_steps": trainer.estimated_stepping_batches}
         entry["metrics"] = {name: float(value) for name, value in trainer.callback_metrics.items()}
-        entry["inexact"] = self.inexact
         entry["resumable"] = self.aligned and (self.over or not self.ended(trainer))
         entry["first"] = self.saved < 0 and not self.restored  # there is no last.ckpt yet
         if self.aligned:  # else the weights alone count

@@ -48,7 +48,7 @@ class Table:
 def samples_in(trainer: Trainer, batches: int) -> int | None:
     """Samples of so many batches of all ranks, or of an epoch; None where its loader does not say."""
     loader: Any = trainer.train_dataloader
-    size = getattr(loader, "batch_size", None) or getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
+    size = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
     if not isinstance(size, int):
         return None
     samples, sampler = size * min(batches, trainer.num_training_batches), getattr(loader, "sampler", None)
@@ -58,28 +58,28 @@ def samples_in(trainer: Trainer, batches: int) -> int | None:
 class Records(Checkpoint):
     """Writes what was logged, on rank 0; a Checkpoint, as Lightning calls those after the task has logged its epoch.
 
-    `update_record` changes run.json; `announce` says what is trained, of (trainer, task, samples of a step).
+    `update_record` changes run.json; `announce`, of (trainer, task, samples of a step), says what is trained.
     """
 
     def __init__(self, directory: Path, keeper: Keeper, update_record: Callable[..., None], announce: Callable):
         self.directory, self.keeper, self.update_record, self.announce = directory, keeper, update_record, announce
-        self.dirpath = str(self.directory / "checkpoints")
         self.metrics: dict[str, Any] = {"train": {}, "val": {}}  # of metrics.json
         self.table: Table | None = None
         self.validation: dict[str, float] = {}  # at the end of this epoch
         self.seconds, self.rows = 0.0, 0  # before the run was stopped
         self.reasons: list[str] = []  # why the order of the data is not exact
         self.warned, self.waits = "", False
-        self.mark: float | None = None  # the end of the last batch or validation; the first one starts processes
-        self.steps, self.fetches = list[float](), list[float]()  # seconds; of a fetch its begin, negative, and its end
+        self.mark: float | None = None  # the end of the last batch or validation
+        self.steps, self.fetches = list[float](), list[float]()  # of a fetch its begin, negative, and its end
 
     # what others ask of a Checkpoint
+    dirpath = property(lambda self: str(self.directory / "checkpoints"))
     best_model_path = property(lambda self: str(next(self.directory.glob("checkpoints/best.ckpt"), "")))
     last_model_path = property(lambda self: str(next(self.directory.glob("checkpoints/last.ckpt"), "")))
     best_model_score = property(lambda self: torch.tensor(self.keeper.best["value"]) if self.keeper.best else None)
 
     def on_train_start(self, trainer: Trainer, task: LightningModule) -> None:
-        self.step, self.started = trainer.global_step, perf_counter() - self.seconds
+        self.started = perf_counter() - self.seconds
         time_fetches(trainer, self.fetches.append)
         loaders = CombinedLoader(trainer.train_dataloader).flattened
         self.reasons = [reason for loader in loaders if (reason := exact.why_not(loader, trainer.world_size))]
@@ -105,11 +105,10 @@ class Records(Checkpoint):
         begun, self.mark = self.mark, perf_counter()
         if begun:
             self.steps.append(self.mark - begun)
-        else:
+        else:  # the first batch starts processes
             self.fetches.clear()
-        before, self.step, every = self.step, trainer.global_step, trainer.log_every_n_steps
-        if self.table and self.step // every > before // every and (values := step_values(trainer)):
-            self.table.write({"epoch": trainer.current_epoch, "step": self.step} | values)
+        if self.table and self.keeper.logs and (values := step_values(trainer)):
+            self.table.write({"epoch": trainer.current_epoch, "step": trainer.global_step} | values)
 
     def on_validation_end(self, trainer: Trainer, *_: Any) -> None:
         self.mark = self.mark and perf_counter()
@@ -160,8 +159,7 @@ class Records(Checkpoint):
         log.info("epoch %d%s%s  %s", epoch + 1, f"/{last}" if last > 0 else "", when, "  ".join(words))
 
     def state_dict(self) -> dict[str, Any]:
-        seconds = perf_counter() - self.started
-        return {"seconds": seconds, "rows": len(self.table.rows) if self.table else 0}
+        return {"seconds": perf_counter() - self.started, "rows": len(self.table.rows) if self.table else 0}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.seconds, self.rows = state["seconds"], state["rows"]

@@ -62,10 +62,7 @@ def restore_files(directory: Path, lengths: dict[str, int]) -> None:
 
 
 def set_counters(loops: dict[str, Any]) -> None:
-    """Set the counters of a fit to right after its last batch, so that a resumed run starts with what is due there.
-
-    Lightning itself would skip a validation, or count the epoch as over.
-    """
+    """Set the counters of a fit to right after its last batch, where Lightning would skip a validation or an epoch."""
     progress = loops["epoch_loop.batch_progress"]
     progress["is_last_batch"] &= progress["current"]["ready"] == progress["current"]["completed"]
     for part in ("total", "current"):

@@ -17,11 +17,10 @@ SIGNALS = [number for number in signal.Signals if number.name in ("SIGTERM", "SI
 
 
 class Stop:
-    """The first signal waits until all ranks are between two steps, a second one does not."""
+    """The first signal waits until all ranks are between steps, a second one does not."""
 
-    def __init__(self) -> None:
-        self.number = 0  # of the signal that came; 0: none
-        self.handlers: dict[int, Any] = {}
+    number = 0  # of the signal that came; 0: none
+    handlers: dict[int, Any] = {}  # of before
 
     def listen(self) -> None:
         self.handlers = {number: signal.signal(number, self.notice) for number in SIGNALS}
@@ -57,12 +56,10 @@ class Stop:
 class Guard:
     """Ends a run whose loss is no number, before it is saved.
 
-    Off the CPU, where the host would have to wait for a loss, it looks when it logs or saves.
+    Off the CPU, where the host would wait for each loss, it looks when it logs or saves.
     """
 
-    def __init__(self) -> None:
-        self.bad: Tensor | bool = False  # on the device: whether a loss was not finite
-
+    bad: Tensor | bool = False  # on the device: whether a loss was not finite
     waits = staticmethod(lambda loss: loss.device.type != "cpu")
 
     def watch(self, trainer: Trainer, loss: Tensor, step: int) -> None:
@@ -80,7 +77,6 @@ class Guard:
     def abort_nonfinite(self, trainer: Trainer, what: str) -> None:
         where = f"epoch {trainer.current_epoch + 1}, batch {trainer.fit_loop.epoch_loop.batch_idx + 1}"
         raise UserError(
-            f"{what} ({where}); what was saved is of before. Lower optimizer.lr, type trainer.gradient_clip_val=1, "
-            "trainer.precision=32-true, or 'callbacks=[finite]', which names the first layer at fault; else look at "
-            "how the loss is computed."
+            f"{what} ({where}); what was saved is of before. Type a lower optimizer.lr, trainer.gradient_clip_val=1, "
+            "or 'callbacks=[finite]', which names the layer; else look at how the loss is computed."
         )

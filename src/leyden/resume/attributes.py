@@ -66,8 +66,9 @@ class Attributes:
     def holders(self) -> Iterator[tuple[str, Any]]:
         """The task, its metrics, modules and callbacks of the user's own, and objects that these keep, by name."""
         own = [each for each in self.trainer.callbacks if is_own(each) and not is_overridden("state_dict", each)]
+        names = [type(each).__name__ for each in own]  # of several of one class their order tells them apart
         queue: list[tuple[str, Any]] = [("task", self.task)]
-        queue += [(f"{type(each).__name__}{n or ''}", each) for n, each in enumerate(own)]
+        queue += [(f"{name}{names[:n].count(name) or ''}", own[n]) for n, name in enumerate(names)]
         for name, part in self.task.named_modules():
             if is_own(part) or isinstance(part, Metric | MetricCollection):
                 queue.append((f"task.{name}", part))

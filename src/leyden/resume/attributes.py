@@ -21,7 +21,6 @@ OWN = {*vars(LightningModule()), "_param_requires_grad_state", "_compiled_call_i
 LIBRARIES = {"leyden", "torch", "torchvision", "torchmetrics", "lightning", "numpy", "omegaconf", "hydra"}
 LIBRARIES |= sys.stdlib_module_names
 GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
-NO_HOLDERS = (nn.Module, Dataset, DataLoader, LightningDataModule)
 Key = tuple[str, str]  # the owner and the name of an attribute
 
 
@@ -66,7 +65,7 @@ class Attributes:
     def holders(self) -> Iterator[tuple[str, Any]]:
         """The task, its metrics, modules and callbacks of the user's own, and objects that these keep, by name."""
         own = [each for each in self.trainer.callbacks if is_own(each) and not is_overridden("state_dict", each)]
-        names = [type(each).__name__ for each in own]  # of several of one class their order tells them apart
+        names = [type(each).__name__ for each in own]  # several of a class by their order
         queue: list[tuple[str, Any]] = [("task", self.task)]
         queue += [(f"{name}{names[:n].count(name) or ''}", own[n]) for n, name in enumerate(names)]
         for name, part in self.task.named_modules():
@@ -90,7 +89,8 @@ def is_own(value: Any) -> bool:
 
 def is_holder(value: Any) -> bool:
     """Whether it is the user's own, with attributes to look at, as an average."""
-    return is_own(value) and hasattr(value, "__dict__") and not isinstance(value, NO_HOLDERS)
+    other = isinstance(value, nn.Module | Dataset | DataLoader | LightningDataModule)
+    return is_own(value) and hasattr(value, "__dict__") and not other
 
 
 def mark(value: Any, plain: bool) -> Any:
@@ -125,7 +125,7 @@ def encode(value: Any, memo: dict[int, Any]) -> Any:
         copy = {HELD: torch.from_numpy(np.array(value)), "array": True}
     else:
         raise TypeError(kind)
-    memo[id(value)] = copy, value  # which is kept, or another object could get the number
+    memo[id(value)] = copy, value  # kept, as another may get its number
     return copy
 
 

@@ -20,10 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class Keeper(Callback):
-    """Checkpoints right after `optimizer.step()`; later hooks run again on resume. It must be the first callback.
-
-    `judge` says, of objective and epochs, whether a search gives the run up.
-    """
+    """Checkpoints right after `optimizer.step()`; later hooks run again on resume. It must be the first callback."""
 
     def __init__(
         self,
@@ -35,20 +32,20 @@ class Keeper(Callback):
         seed: int = 0,
         exact: bool = True,
         write: bool = True,
-        judge: Callable[[float, int], bool] | None = None,
+        judge: Callable[[float, int], bool] | None = None,  # of objective and epochs: a search gives the run up
     ):
         known = every_n_steps is None or (type(every_n_steps) is int and every_n_steps > 0)
         require(known, "checkpoint.every_n_steps", "null or a whole number from 1 up", every_n_steps)
         self.directory, self.monitor, self.mode, self.objective = directory, monitor, mode, objective or monitor
-        self.every_n_steps, self.seed, self.exact, self.write, self.judge = every_n_steps, seed, exact, write, judge
+        self.every, self.seed, self.exact, self.write, self.judge = every_n_steps or math.inf, seed, exact, write, judge
         self.best: dict[str, Any] = {}
         self.step, self.saved = 0, -1  # steps done; those in last.ckpt
-        self.aligned, self.due, self.logs = True, False, False  # the last batch ended in a step; one to save, to log
-        self.over, self.pruned = False, False  # nothing is left to do; a search has given the run up
+        self.aligned, self.due, self.logs = True, False, False  # the last batch ended in a step
+        self.over, self.pruned = False, False
         self.snapshot: dict[str, Any] = {}  # after the last step
-        self.restored: dict[str, Any] = {}  # what the run goes on from
+        self.restored: dict[str, Any] = {}  # the entry that the run goes on from
         self.fixed: dict[str, Any] = {}  # what must be the same then
-        self.inexact: list[str] = []  # why the numbers are not those of an unbroken run
+        self.inexact: list[str] = []
         self.stop, self.guard = Stop(), Guard()
 
     def check(self, trainer: Trainer, datamodule: Any, entry: dict[str, Any]) -> None:
@@ -103,14 +100,13 @@ class Keeper(Callback):
                 parameter.grad.mul_(whole / batches)
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
-        before, self.step = self.step, trainer.global_step  # a batch may have several steps
+        before, self.step = self.step, trainer.global_step  # of which a batch may have several
         self.aligned = self.step != before
         self.logs = self.step // trainer.log_every_n_steps > before // trainer.log_every_n_steps
-        if self.every_n_steps:
-            self.due |= self.step // self.every_n_steps > before // self.every_n_steps
+        self.due |= self.step // self.every > before // self.every
         if self.logs:
             self.guard.check(trainer, self.step)
-        self.reseed(trainer)  # for the loading of the next batch, too
+        self.reseed(trainer)  # the next batch is loaded now
 
     def reseed(self, trainer: Trainer) -> None:
         """Until the end of the next batch draw from (seed, rank, number of the batch)."""
@@ -121,7 +117,7 @@ class Keeper(Callback):
 
     def on_validation_batch_end(self, trainer: Trainer, *_: Any) -> None:
         if self.aligned and not trainer.sanity_checking and not self.ended(trainer):
-            self.stop.leave()  # last.ckpt is of before the validation
+            self.stop.leave()
 
     def on_validation_end(self, trainer: Trainer, task: LightningModule) -> None:
         """Judge what was logged, and step plateaus. Raises UserError for a misspelt name."""
@@ -150,7 +146,7 @@ class Keeper(Callback):
         if self.judge and objective is not None:
             epochs = trainer.current_epoch + 1
             verdict = trainer.strategy.broadcast(trainer.is_global_zero and self.judge(objective, epochs))
-            self.pruned = verdict and epochs != trainer.max_epochs  # where nothing is saved
+            self.pruned = verdict and epochs != trainer.max_epochs
             trainer.should_stop |= self.pruned
         sign = -1 if self.mode == "min" else 1
         if math.isnan(value) or (self.best and sign * value < sign * self.best["value"]):

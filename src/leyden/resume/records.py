@@ -137,7 +137,7 @@ class Records(Checkpoint):
         last = [name for name in step_values(trainer) if name.removesuffix("_step") not in values]  # of steps alone
         self.metrics["train"] = values | {name: float(trainer.callback_metrics[name]) for name in last}
         self.metrics["samples_per_second"] = round(times[RATE], 1) if RATE in times else None
-        for logger in trainer.loggers if times else []:
+        for logger in trainer.loggers:
             logger.log_metrics(times, trainer.global_step)
         self.write(trainer, self.validation | self.metrics["train"], times)
         self.validation = {}

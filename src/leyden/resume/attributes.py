@@ -33,7 +33,7 @@ class Attributes:
         self.before: dict[Key, Any] = {key: mark(value, plain) for key, value, plain in self.everything() if plain}
 
     def restore(self) -> None:
-        """Put back what a checkpoint held, once, after the hooks of a start, which make again what is no data."""
+        """Once, after the hooks of a start, which make what is no data again: put back what a checkpoint held."""
         if self.to_restore is not None:
             owners = dict(self.holders())
             for (place, name), value in self.to_restore.items():
@@ -63,7 +63,7 @@ class Attributes:
                         yield (place, name), value, False
 
     def holders(self) -> Iterator[tuple[str, Any]]:
-        """The task, its metrics, modules and callbacks of the user's own, and objects that these keep, by name."""
+        """The task, its metrics, the user's own modules and callbacks, and objects that these keep, by name."""
         own = [each for each in self.trainer.callbacks if is_own(each) and not is_overridden("state_dict", each)]
         names = [type(each).__name__ for each in own]  # several of a class by their order
         queue: list[tuple[str, Any]] = [("task", self.task)]
@@ -94,7 +94,7 @@ def is_holder(value: Any) -> bool:
 
 
 def mark(value: Any, plain: bool) -> Any:
-    """What tells a value from a later one: its bytes; of what is no data its parts, or which object it is."""
+    """What tells a value from a later one: its bytes; of no plain data the parts, or which object it is."""
     if plain and type(value) in SCALARS:
         return type(value), value
     if plain or isinstance(value, GENERATORS):
@@ -108,7 +108,7 @@ def mark(value: Any, plain: bool) -> Any:
 
 
 def encode(value: Any, memo: dict[int, Any]) -> Any:
-    """A copy as plain data, on the CPU, in which one object stays one. Raises TypeError for what is none."""
+    """A copy as plain data on the CPU, in which one object stays one. Raises TypeError for what is none."""
     kind = type(value)
     if kind in SCALARS:
         return value

@@ -115,7 +115,7 @@ def sha256(state_dict: dict[str, Tensor]) -> str:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether it is numbers, text, None, tensors, and lists, tuples and dicts of these."""
+    """Whether it is numbers, text, tensors, and lists, tuples and dicts of these."""
     if type(value) in (list, tuple):
         return all(map(is_plain, value))
     if type(value) is dict:

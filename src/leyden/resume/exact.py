@@ -1,4 +1,4 @@
-"""Orders and seeds as pure functions of counters, so that nothing depends on what ran before."""
+"""Orders and seeds as functions of counters, so that nothing depends on what ran before."""
 
 import os
 import random
@@ -42,7 +42,7 @@ def generator(*counters: int) -> torch.Generator:
 def reseed(*counters: int) -> None:
     """Let torch, numpy and random draw from the counters."""
     seed = mix(*counters)
-    torch.default_generator.manual_seed(seed)  # quicker than torch.manual_seed
+    torch.default_generator.manual_seed(seed)  # the quicker way
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed(seed)
     elif torch.backends.mps.is_built():
@@ -65,7 +65,7 @@ def shuffled(length: int, seed: int, epoch: int = 0) -> Tensor:
 
 
 def balanced(y: Tensor, seed: int, epoch: int) -> Tensor:
-    """As many draws as samples, with replacement, each class equally likely."""
+    """As many draws as samples, of each class equally likely."""
     weights = 1 / y.bincount().double()
     return torch.multinomial(weights[y], len(y), replacement=True, generator=generator(seed, epoch))
 
@@ -136,7 +136,7 @@ def ignore_signals_in_worker(worker: int, then: Callable[[int], None]) -> None:
 
 
 def seed_hooks(datamodule: Any, begin: Callable[[int], None], seed: int = 0) -> Any:
-    """Let a user's datamodule draw from the seed, and its workers `begin` and ignore signals."""
+    """Let a user's datamodule draw from the seed, and its workers ignore signals and `begin`."""
 
     def quiet(loader: Any) -> Any:
         if isinstance(loader, DataLoader) and loader.num_workers:
@@ -156,7 +156,7 @@ def seed_hooks(datamodule: Any, begin: Callable[[int], None], seed: int = 0) -> 
 
 
 def why_not(loader: Any, world: int = 1) -> str | None:
-    """Why a loader's order is no function of seed and epoch; None where it is."""
+    """Why a loader's order is no function of seed and epoch, if so."""
     each = "; each rank reads all of it, unless it divides its samples itself" if world > 1 else ""
     if not isinstance(loader, DataLoader):
         return f"{type(loader).__name__} is no DataLoader{each}"
@@ -177,7 +177,7 @@ def fast_forward(trainer: Trainer, seed: int) -> None:
     done, orders = progress.current.completed, [getattr(loader, "sampler", None) for loader in loaders]
     ours = all(isinstance(order, Order) for order in orders)
     if loop.restarting and progress.is_last_batch:
-        source.iterator = iter(())  # the epoch has no batch left
+        source.iterator = iter(())  # no batch is left
     elif loop.restarting or not ours:
         for loader, order in zip(loaders, orders, strict=True):
             if hasattr(order, "set_epoch"):

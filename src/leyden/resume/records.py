@@ -1,4 +1,4 @@
-"""What a run leaves to read: metrics.csv, metrics.json, a line for each epoch and validation, its speed."""
+"""What a run leaves to read: metrics.csv, metrics.json, a line for each epoch and validation."""
 
 import csv
 import itertools
@@ -24,7 +24,7 @@ MUCH = 0.2  # of the time, if it waits for data
 
 
 class Table:
-    """A CSV file that may gain columns, and of which so many rows are kept."""
+    """A CSV file that may gain columns; so many rows are kept."""
 
     def __init__(self, path: Path, rows: int):
         self.path, self.rows, self.columns = path, list[dict[str, Any]](), list[str]()
@@ -46,7 +46,7 @@ class Table:
 
 
 def samples_in(trainer: Trainer, batches: int) -> int | None:
-    """Samples of so many batches of all ranks, or of an epoch; None where its loader does not say."""
+    """Samples of so many batches of all ranks, if the loader says."""
     loader: Any = trainer.train_dataloader
     size = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
     if not isinstance(size, int):
@@ -56,7 +56,7 @@ def samples_in(trainer: Trainer, batches: int) -> int | None:
 
 
 class Records(Checkpoint):
-    """Writes what was logged, on rank 0; a Checkpoint, as Lightning calls those after the task has logged its epoch.
+    """Writes what was logged, on rank 0; a Checkpoint, as Lightning calls these after the task has logged its epoch.
 
     `update_record` changes run.json; `announce`, of (trainer, task, samples of a step), says what is trained.
     """
@@ -70,7 +70,7 @@ class Records(Checkpoint):
         self.reasons: list[str] = []  # why the order of the data is not exact
         self.warned, self.waits = "", False
         self.mark: float | None = None  # the end of the last batch or validation
-        self.steps, self.fetches = list[float](), list[float]()  # of a fetch its begin, negative, and its end
+        self.steps, self.fetches = list[float](), list[float]()  # of a fetch its begin, negative, and end
 
     # what others ask of a Checkpoint
     dirpath = property(lambda self: str(self.directory / "checkpoints"))
@@ -91,7 +91,7 @@ class Records(Checkpoint):
             self.on_save_checkpoint(trainer)
 
     def on_save_checkpoint(self, trainer: Trainer, *_: Any) -> None:
-        """Say why the run is not exact, if that is new."""
+        """Say why the run is not exact, once."""
         why = "; ".join(self.reasons + self.keeper.inexact)
         if trainer.is_global_zero and why != self.warned:
             self.warned = why
@@ -120,7 +120,7 @@ class Records(Checkpoint):
                 self.write(trainer, values, {}, f", step {trainer.global_step}")
 
     def times(self, trainer: Trainer) -> dict[str, float]:
-        """The speed of the epoch; empty where it had no batch to time."""
+        """The speed of the epoch, if any."""
         times: dict[str, float] = {}
         if spent := sum(self.steps):
             times = {STEP: spent / len(self.steps), WAITING: min(1.0, sum(self.fetches) / spent)}

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from lightning import LightningModule, Trainer
-from lightning.pytorch.callbacks import StochasticWeightAveraging
 
 from leyden.lightning_internals import gather, restore_running_values, running_values
 from leyden.resume import compiled
@@ -17,10 +16,10 @@ EVENTS = "tensorboard/events.out.tfevents.*"  # files of a run that only grow
 
 
 def capture(trainer: Trainer, attributes: Attributes, directory: Path) -> dict[str, Any]:
-    """What later hooks change: callbacks, values of each rank, lengths of files; `lost`: what cannot be held."""
+    """What later hooks change; `lost` says what cannot be held."""
     changed, lost = attributes.changed()
-    if any(isinstance(callback, StochasticWeightAveraging) for callback in trainer.callbacks):
-        lost.append("StochasticWeightAveraging starts anew on a resume; callbacks=[ema] does not")
+    if "StochasticWeightAveraging" in [type(callback).__name__ for callback in trainer.callbacks]:
+        lost.append("StochasticWeightAveraging starts anew; callbacks=[ema] does not")
     mine = {"logged": encode(running_values(trainer), {}), "attributes": changed}
     ranks = gather(trainer, (mine, lost + compiled.limits))
     return {
@@ -40,7 +39,7 @@ def lengths(trainer: Trainer, directory: Path) -> dict[str, int]:
 
 
 def restore(trainer: Trainer, task: LightningModule, entry: dict[str, Any], attributes: Attributes) -> list[str]:
-    """Go on from an entry `leyden` of a checkpoint, which may lack this rank; why that is not exact."""
+    """Go on from an entry `leyden` of a checkpoint, which may lack this rank; says what is not exact then."""
     trainer.callback_metrics.update({name: torch.tensor(value) for name, value in entry["metrics"].items()})
     if trainer.global_rank < len(entry["running"]):
         running = decode(entry["running"][trainer.global_rank], task.device)

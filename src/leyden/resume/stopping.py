@@ -17,7 +17,7 @@ SIGNALS = [number for number in signal.Signals if number.name in ("SIGTERM", "SI
 
 
 class Stop:
-    """The first signal waits until all ranks are between steps, a second one does not."""
+    """The first signal waits until all ranks are between steps, a second does not."""
 
     number = 0  # of the signal that came; 0: none
     handlers: dict[int, Any] = {}  # of before
@@ -26,7 +26,7 @@ class Stop:
         self.handlers = {number: signal.signal(number, self.notice) for number in SIGNALS}
 
     def release(self) -> None:
-        """Give the signals back, unless Lightning has, whose own handler keeps its Trainer."""
+        """Give the signals back, unless Lightning has: its handler keeps a Trainer."""
         for number, handler in self.handlers.items():
             if signal.getsignal(number) == self.notice:
                 signal.signal(number, handler)
@@ -41,7 +41,7 @@ class Stop:
         self.number = number
 
     def agreed(self, trainer: Trainer) -> bool:
-        """Whether any rank got a signal: all must stop at the same step."""
+        """Whether any rank got a signal; all do as one."""
         if trainer.world_size > 1:
             mine = torch.tensor(self.number, device=trainer.strategy.root_device)
             self.number = int(trainer.strategy.reduce(mine, reduce_op="max"))

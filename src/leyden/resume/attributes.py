@@ -1,4 +1,4 @@
-"""Attributes of a task, its parts and a user's callbacks, which a checkpoint must hold, too."""
+"""Attributes of a task, its parts and a user's callbacks, which a checkpoint must hold."""
 
 import io
 import random

@@ -21,12 +21,11 @@ from leyden.files import replacing
 
 log = logging.getLogger(__name__)
 NEEDED = {"step", "best", "inexact", "metrics", "running", "files"}  # to go on from
-HYPER_PARAMETERS = {"hyper_parameters", "datamodule_hyper_parameters"}
 COMPILED = "_orig_mod."  # of torch.compile
 
 
 def read(path: Path | str, bare: bool = False) -> dict[str, Any]:
-    """The content of a checkpoint, or if `bare` of a state_dict, on the CPU; torch itself checks no CRC.
+    """The content of a checkpoint, or if `bare` of a state_dict; torch itself checks no CRC.
 
     Raises UserError if it is missing, damaged or more than plain data.
     """
@@ -52,7 +51,7 @@ def read(path: Path | str, bare: bool = False) -> dict[str, Any]:
 def newest(folder: Path, asked: str = "") -> tuple[Path | None, dict[str, Any]]:
     """The checkpoint asked for, or the newest whole one, and its entry `leyden`; None where none was ever written.
 
-    Raises UserError if no run can go on from those that are there.
+    Raises UserError if no run can go on from what is there.
     """
     alone, faults = asked.endswith(".ckpt"), ""
     for path in [Path(asked)] if alone else sorted(folder.glob("*.ckpt"), key=lambda path: path.name != "last.ckpt"):
@@ -126,7 +125,7 @@ def is_plain(value: Any) -> bool:
 def leave_out_objects(checkpoint: dict[str, Any]) -> list[str]:
     """Take hyper-parameters that are no plain data out of a checkpoint; their names."""
     left_out: list[str] = []
-    for key in HYPER_PARAMETERS & checkpoint.keys():
+    for key in [key for key in checkpoint if key.endswith("hyper_parameters")]:
         items: Any = checkpoint[key].items()
         given = {k: OmegaConf.to_container(v, resolve=True) if OmegaConf.is_config(v) else v for k, v in items}
         left_out += [name for name, value in given.items() if not is_plain(value)]
@@ -141,7 +140,7 @@ class AtomicIO(TorchCheckpointIO):
     The first file is read back. `update_record` changes run.json.
     """
 
-    def __init__(self, update_record: Callable[..., None] | None = None):
+    def __init__(self, update_record: Callable[..., None] = lambda **_: None):
         super().__init__()
         self.update_record, self.first = update_record, True
 
@@ -151,7 +150,7 @@ class AtomicIO(TorchCheckpointIO):
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         """Raises UserError if it cannot be written, or read again."""
         path, left_out = Path(path), leave_out_objects(checkpoint)
-        if self.first and left_out and self.update_record:
+        if self.first and left_out:
             log.warning("The checkpoints hold no %s: hyper-parameters that are no plain data.", listed(left_out))
             self.update_record(hyper_parameters_left_out=left_out)
         try:
@@ -167,5 +166,5 @@ class AtomicIO(TorchCheckpointIO):
             before = "; the one before is whole" if path.exists() else ""
             raise UserError(f"The checkpoint {path} cannot be written ({why}){before}.") from error
         except (UserError, pickle.PicklingError, AttributeError, TypeError) as error:
-            what = "as it holds more than numbers, text, tensors, lists and dicts"
-            raise UserError(f"The checkpoint {path} could not be loaded again, {what}: {said(error)}.") from error
+            what = "could not be loaded again, as it holds more than numbers, text, tensors, lists and dicts"
+            raise UserError(f"The checkpoint {path} {what}: {said(error)}.") from error

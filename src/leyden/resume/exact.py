@@ -71,7 +71,7 @@ def balanced(y: Tensor, seed: int, epoch: int) -> Tensor:
 
 
 def bucketed(lengths: Tensor, batch: int, seed: int, epoch: int) -> Tensor:
-    """Each sample once, those of a batch of similar length; a short batch stays the last."""
+    """Each sample once, those of a batch of similar length; a short one is the last."""
     order = shuffled(len(lengths), seed, epoch)
     pools = [pool[lengths[pool].argsort(stable=True)] for pool in order.split(POOL * batch)]
     batches = list(torch.cat(pools).split(batch))

@@ -1,4 +1,4 @@
-"""The one callback that decides when it is safe to save, what is best, and when to stop."""
+"""The callback that decides when it is safe to save, what is best, and when to stop."""
 
 import logging
 import math
@@ -89,10 +89,10 @@ class Keeper(Callback):
             self.save_last(trainer)
 
     def on_before_backward(self, trainer: Trainer, task: LightningModule, loss: Tensor) -> None:
-        self.guard.watch(trainer, loss, self.step)
+        self.guard.watch(trainer, loss)
 
     def on_before_optimizer_step(self, trainer: Trainer, task: LightningModule, *_: Any) -> None:
-        """Let a shorter window at the end of an epoch be the mean of its batches, too."""
+        """Let a shorter window at the end of an epoch be the mean of its batches."""
         whole = trainer.accumulate_grad_batches
         batches = (trainer.fit_loop.epoch_loop.batch_idx + 1) % whole
         for parameter in task.parameters() if batches and task.automatic_optimization else ():
@@ -105,7 +105,7 @@ class Keeper(Callback):
         self.logs = self.step // trainer.log_every_n_steps > before // trainer.log_every_n_steps
         self.due |= self.step // self.every > before // self.every
         if self.logs:
-            self.guard.check(trainer, self.step)
+            self.guard.check(trainer)
         self.reseed(trainer)  # the next batch is loaded now
 
     def reseed(self, trainer: Trainer) -> None:
@@ -132,11 +132,11 @@ class Keeper(Callback):
                 raise UserError(f"{key}={name} is not logged; choose one of {listed(sorted(values))}.")
         if not trainer.sanity_checking:
             self.consider(trainer)
-            for plateau in [] if self.ended(trainer) else plateaus:  # else a longer run does it again
+            for plateau in [] if self.ended(trainer) else plateaus:  # a longer run does it
                 task.lr_scheduler_step(plateau.scheduler, values[plateau.monitor])
 
     def consider(self, trainer: Trainer, training: bool = False) -> None:
-        """After a validation, or an epoch of training, save the best weights, of equal ones the later."""
+        """After a validation, or an epoch of training: save the best weights, of equal ones the later."""
         if training != self.monitor.startswith("train/"):
             return
         values = logged(trainer)  # the same on all ranks
@@ -172,7 +172,7 @@ class Keeper(Callback):
             log.warning("%s was never logged as a number; the last weights count.", self.monitor)
 
     def ended(self, trainer: Trainer) -> bool:
-        """Whether max_steps are done: as Lightning then runs nothing again, only `on_train_end` may save."""
+        """Whether max_steps are done: Lightning then runs nothing again, so only `on_train_end` may save."""
         return 0 < trainer.max_steps <= self.step
 
     def save_last(self, trainer: Trainer) -> None:
@@ -191,7 +191,7 @@ class Keeper(Callback):
             self.stop.leave()
 
     def save(self, trainer: Trainer, name: str) -> None:
-        self.guard.check(trainer, self.step)
+        self.guard.check(trainer)
         if self.write:
             trainer.save_checkpoint(self.directory / "checkpoints" / name)
 
@@ -200,7 +200,7 @@ class Keeper(Callback):
         entry |= {"phase": "test" if self.over else "fit", "total_steps": trainer.estimated_stepping_batches}
         entry["metrics"] = {name: float(value) for name, value in trainer.callback_metrics.items()}
         entry["resumable"] = self.aligned and (self.over or not self.ended(trainer))
-        entry["first"] = self.saved < 0 and not self.restored  # there is no last.ckpt yet
+        entry["first"] = self.saved < 0 and not self.restored  # no last.ckpt yet
         if self.aligned:  # else the weights alone count
             snapshot.set_counters(checkpoint["loops"]["fit_loop"])
             checkpoint["callbacks"] = self.snapshot["callbacks"]

@@ -1,9 +1,9 @@
 """What a run leaves to read: metrics.csv, metrics.json, a line for each epoch and validation."""
 
 import csv
-import itertools
 import logging
 from collections.abc import Callable
+from itertools import chain, islice
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -11,16 +11,15 @@ from typing import Any
 import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
-from lightning.pytorch.utilities import CombinedLoader
 
 from leyden.files import read_json, replacing, write_json
-from leyden.lightning_internals import epoch_values, step_values, time_fetches
+from leyden.lightning_internals import epoch_values, fetcher, step_values, time_fetches
 from leyden.resume import exact
 from leyden.resume.keeper import Keeper
 
 log = logging.getLogger(__name__)
 RATE, STEP, WAITING = "time/samples_per_second", "time/step_seconds", "time/waiting"
-MUCH = 0.2  # of the time, if it waits for data
+MUCH = 0.2  # of the time to wait
 
 
 class Table:
@@ -29,11 +28,11 @@ class Table:
     def __init__(self, path: Path, rows: int):
         self.path, self.rows, self.columns = path, list[dict[str, Any]](), list[str]()
         written = path.read_text().splitlines() if path.exists() else []
-        self.write(*itertools.islice(csv.DictReader(written), rows))
+        self.write(*islice(csv.DictReader(written), rows))
 
     def write(self, *rows: dict[str, Any]) -> None:
         self.rows += rows
-        columns = list(dict.fromkeys(["epoch", "step", *self.columns, *itertools.chain(*rows)]))
+        columns = list(dict.fromkeys(["epoch", "step", *self.columns, *chain(*rows)]))
         if columns == self.columns:
             with open(self.path, "a", newline="") as file:
                 csv.DictWriter(file, columns).writerows(rows)
@@ -66,8 +65,8 @@ class Records(Checkpoint):
         self.metrics: dict[str, Any] = {"train": {}, "val": {}}  # of metrics.json
         self.table: Table | None = None
         self.validation: dict[str, float] = {}  # at the end of this epoch
-        self.seconds, self.rows = 0.0, 0  # before the run was stopped
-        self.reasons: list[str] = []  # why the order of the data is not exact
+        self.seconds, self.rows = 0.0, 0  # before a stop
+        self.reasons: list[str] = []  # why the data is not exact
         self.warned, self.waits = "", False
         self.mark: float | None = None  # the end of the last batch or validation
         self.steps, self.fetches = list[float](), list[float]()  # of a fetch its begin, negative, and end
@@ -81,8 +80,8 @@ class Records(Checkpoint):
     def on_train_start(self, trainer: Trainer, task: LightningModule) -> None:
         self.started = perf_counter() - self.seconds
         time_fetches(trainer, self.fetches.append)
-        loaders = CombinedLoader(trainer.train_dataloader).flattened
-        self.reasons = [reason for loader in loaders if (reason := exact.why_not(loader, trainer.world_size))]
+        loaders = fetcher(trainer).combined_loader.flattened
+        self.reasons = [why for loader in loaders if (why := exact.why_not(loader, trainer.world_size))]
         if trainer.is_global_zero:
             self.table = Table(self.directory / "metrics.csv", self.rows)
             batch = samples_in(trainer, trainer.accumulate_grad_batches)
@@ -121,8 +120,8 @@ class Records(Checkpoint):
 
     def times(self, trainer: Trainer) -> dict[str, float]:
         """The speed of the epoch, if any."""
-        times: dict[str, float] = {}
-        if spent := sum(self.steps):
+        times, spent = dict[str, float](), sum(self.steps)
+        if spent:
             times = {STEP: spent / len(self.steps), WAITING: min(1.0, sum(self.fetches) / spent)}
             if samples := samples_in(trainer, 1):
                 times[RATE] = samples / times[STEP]
@@ -136,7 +135,7 @@ class Records(Checkpoint):
         values, times = epoch_values(trainer), self.times(trainer)
         last = [name for name in step_values(trainer) if name.removesuffix("_step") not in values]  # of steps alone
         self.metrics["train"] = values | {name: float(trainer.callback_metrics[name]) for name in last}
-        self.metrics["samples_per_second"] = round(times[RATE], 1) if RATE in times else None
+        self.metrics["samples_per_second"] = times.get(RATE)
         for logger in trainer.loggers:
             logger.log_metrics(times, trainer.global_step)
         self.write(trainer, self.validation | self.metrics["train"], times)
@@ -146,7 +145,7 @@ class Records(Checkpoint):
             log.warning("%.0f%% of the time of training is waiting for data; %s.", 100 * times[WAITING], keys)
 
     def write(self, trainer: Trainer, values: dict[str, float], times: dict[str, float], when: str = "") -> None:
-        """A row, a line, and metrics.json: of an epoch, or of a validation inside it."""
+        """A row, a line and metrics.json, of an epoch or a validation inside it."""
         if self.table is None:
             return
         epoch, last = trainer.current_epoch, trainer.max_epochs or -1

@@ -52,7 +52,7 @@ def restore(trainer: Trainer, task: LightningModule, entry: dict[str, Any], attr
 
 
 def restore_files(directory: Path, lengths: dict[str, int]) -> None:
-    """Cut TensorBoard's files to their lengths at a checkpoint."""
+    """Cut TensorBoard's files to these lengths."""
     for path in directory.glob(EVENTS):
         if length := lengths.get(path.relative_to(directory).as_posix()):
             os.truncate(path, min(length, path.stat().st_size))
@@ -61,7 +61,7 @@ def restore_files(directory: Path, lengths: dict[str, int]) -> None:
 
 
 def set_counters(loops: dict[str, Any]) -> None:
-    """Set the counters of a fit to right after its last batch, where Lightning would skip a validation or an epoch."""
+    """Set the counters of a fit to right after its last batch; Lightning would skip a validation, or an epoch."""
     progress = loops["epoch_loop.batch_progress"]
     progress["is_last_batch"] &= progress["current"]["ready"] == progress["current"]["completed"]
     for part in ("total", "current"):

@@ -62,17 +62,17 @@ class Guard:
     bad: Tensor | bool = False  # on the device: whether a loss was not finite
     waits = staticmethod(lambda loss: loss.device.type != "cpu")
 
-    def watch(self, trainer: Trainer, loss: Tensor, step: int) -> None:
+    def watch(self, trainer: Trainer, loss: Tensor) -> None:
         loss = loss.detach()
         if self.waits(loss):
             self.bad = ~loss.isfinite() | self.bad
         elif not math.isfinite(loss):
-            self.abort_nonfinite(trainer, f"The training loss is {float(loss)} at step {step + 1}")
+            self.abort_nonfinite(trainer, f"The training loss is {float(loss)} at step {trainer.global_step + 1}")
 
-    def check(self, trainer: Trainer, step: int) -> None:
+    def check(self, trainer: Trainer) -> None:
         """Raises UserError if a loss was not finite."""
         if self.bad:
-            self.abort_nonfinite(trainer, f"A training loss was not finite at step {step} or shortly before")
+            self.abort_nonfinite(trainer, f"A loss was not finite at step {trainer.global_step} or shortly before")
 
     def abort_nonfinite(self, trainer: Trainer, what: str) -> None:
         where = f"epoch {trainer.current_epoch + 1}, batch {trainer.fit_loop.epoch_loop.batch_idx + 1}"

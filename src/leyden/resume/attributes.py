@@ -16,12 +16,12 @@ from torch.utils.data import DataLoader, Dataset
 from torchmetrics import Metric, MetricCollection
 
 SCALARS = (bool, int, float, str, type(None))
-HELD = "leyden.held"  # of a dict that stands for an array, or a tensor on a device
+HELD = "leyden.held"  # in place of an array, or a tensor on a device
 OWN = {*vars(LightningModule()), "_param_requires_grad_state", "_compiled_call_impl", "forward"}
 LIBRARIES = {"leyden", "torch", "torchvision", "torchmetrics", "lightning", "numpy", "omegaconf", "hydra"}
 LIBRARIES |= sys.stdlib_module_names
 GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
-Key = tuple[str, str]  # the owner and the name of an attribute
+Key = tuple[str, str]  # owner and name
 
 
 class Attributes:
@@ -29,7 +29,7 @@ class Attributes:
 
     def __init__(self, trainer: Trainer, task: LightningModule):
         self.trainer, self.task = trainer, task
-        self.to_restore: dict[Key, Any] | None = {}  # what a checkpoint held; None: it is put back
+        self.to_restore: dict[Key, Any] | None = {}  # None: it is done
         self.before: dict[Key, Any] = {key: mark(value, plain) for key, value, plain in self.everything() if plain}
 
     def restore(self) -> None:
@@ -51,7 +51,7 @@ class Attributes:
         return values, [f"{what} changes in training, and is no plain data for a checkpoint" for what in lost]
 
     def everything(self) -> Iterator[tuple[Key, Any, bool]]:
-        """Each attribute: its owner and name, and a copy as plain data and True, or itself and False."""
+        """Each attribute: owner and name, and a copy as plain data and True, or itself and False."""
         memo: dict[int, Any] = {}  # one for all: two attributes may be one list
         for place, holder in self.holders():
             more = ["grad"] if isinstance(holder, nn.Parameter) else getattr(holder, "_non_persistent_buffers_set", ())

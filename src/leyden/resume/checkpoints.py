@@ -137,7 +137,7 @@ def leave_out_objects(checkpoint: dict[str, Any]) -> list[str]:
 class AtomicIO(TorchCheckpointIO):
     """Writes beside the target and renames, so that a kill or a full disk leaves the old file whole.
 
-    The first file is read back. `update_record` changes run.json.
+    The first file is read back.
     """
 
     def __init__(self, update_record: Callable[..., None] = lambda **_: None):
@@ -166,5 +166,5 @@ class AtomicIO(TorchCheckpointIO):
             before = "; the one before is whole" if path.exists() else ""
             raise UserError(f"The checkpoint {path} cannot be written ({why}){before}.") from error
         except (UserError, pickle.PicklingError, AttributeError, TypeError) as error:
-            what = "could not be loaded again, as it holds more than numbers, text, tensors, lists and dicts"
+            what = "could not be loaded again, as it holds more than plain data"
             raise UserError(f"The checkpoint {path} {what}: {said(error)}.") from error

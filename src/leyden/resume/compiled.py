@@ -12,7 +12,7 @@ limits: list[str] = []  # what met the limit of recompilations in this job
 
 
 def note_limit(record: logging.LogRecord) -> bool:
-    """A filter that sees torch give up compiling a function again, which it tells nobody but its log."""
+    """A filter that sees torch give up compiling a function, which it tells its log alone."""
     if "hit config" in str(record.msg):
         name = next((str(part) for part in record.args or () if "(" in str(part)), "a function")
         limits.append(f"torch.compile met its limit of recompilations in {name}; type task.compile=false")

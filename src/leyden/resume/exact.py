@@ -20,7 +20,7 @@ from leyden.lightning_internals import fetcher
 from leyden.resume.stopping import SIGNALS
 
 MASK = 2**64 - 1
-POOL = 50  # batches that are sorted by length together
+POOL = 50  # batches that are sorted together
 HOOKS = ["setup", "prepare_data", *(f"{split}_dataloader" for split in ("train", "val", "test", "predict"))]
 
 
@@ -122,14 +122,14 @@ class Share(DistributedSampler):
         return (order[i % len(order)] for i in range(self.rank, length, self.world))
 
     def even(self, batch_size: int) -> int:
-        """The largest size up to this one with as many batches on all ranks: a step may wait for others."""
+        """The largest size with as many batches on all ranks: a step may wait for others."""
         most, least = -(-len(self.order) // self.world), len(self.order) // self.world
         sizes = (size for size in range(batch_size, 0, -1) if -(-most // size) == -(-least // size))
         return batch_size if self.equal else next(sizes, batch_size)
 
 
 def ignore_signals_in_worker(worker: int, then: Callable[[int], None]) -> None:
-    """Let a loader's worker leave signals, such as Ctrl-C, to its process."""
+    """Let a loader's worker leave signals to its process."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     then(worker)

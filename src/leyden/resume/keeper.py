@@ -125,8 +125,9 @@ class Keeper(Callback):
             return
         values = logged(trainer)
         plateaus = [config for config in trainer.lr_scheduler_configs if config.frequency == AT_VALIDATIONS]
-        watched = [("objective", self.objective), ("checkpoint.monitor", self.monitor)]
-        for key, name in [*watched, *(("task.monitor", plateau.monitor) for plateau in plateaus)]:
+        watched = {plateau.monitor: "task.monitor" for plateau in plateaus}
+        watched |= {self.monitor: "checkpoint.monitor", self.objective: "objective"}
+        for name, key in watched.items():
             unknown = name not in values and not name.startswith("train/")  # logged later
             if unknown and (plateaus or epoch_values(trainer)):
                 raise UserError(f"{key}={name} is not logged; choose one of {listed(sorted(values))}.")
@@ -180,14 +181,13 @@ class Keeper(Callback):
         if trainer.state.fn != "fit" or trainer.sanity_checking or not self.aligned:
             return
         self.stop.agreed(trainer)
-        new, ended = self.saved != self.step, self.ended(trainer)
-        if new:
+        if self.saved != self.step:
             self.saved, self.due = self.step, False
             self.snapshot = snapshot.capture(trainer, self.attributes, self.directory)
             self.inexact = list(dict.fromkeys(self.inexact + self.snapshot.pop("lost")))
-        if new and not ended:
-            self.save(trainer, "last.ckpt")
-        if not ended:
+            if not self.ended(trainer):
+                self.save(trainer, "last.ckpt")
+        if not self.ended(trainer):
             self.stop.leave()
 
     def save(self, trainer: Trainer, name: str) -> None:

@@ -55,10 +55,7 @@ def samples_in(trainer: Trainer, batches: int) -> int | None:
 
 
 class Records(Checkpoint):
-    """Writes what was logged, on rank 0; a Checkpoint, as Lightning calls these after the task has logged its epoch.
-
-    `update_record` changes run.json; `announce`, of (trainer, task, samples of a step), says what is trained.
-    """
+    """Writes what was logged, on rank 0; a Checkpoint, as Lightning calls these after the task has logged its epoch."""
 
     def __init__(self, directory: Path, keeper: Keeper, update_record: Callable[..., None], announce: Callable):
         self.directory, self.keeper, self.update_record, self.announce = directory, keeper, update_record, announce
@@ -141,7 +138,7 @@ class Records(Checkpoint):
         self.write(trainer, self.validation | self.metrics["train"], times)
         self.validation = {}
         if times.get(WAITING, 0) > MUCH and not self.waits and trainer.is_global_zero:
-            self.waits, keys = True, "raise data.num_workers, or data.batch_size where the data is in memory"
+            self.waits, keys = True, "raise data.num_workers, or data.batch_size"
             log.warning("%.0f%% of the time of training is waiting for data; %s.", 100 * times[WAITING], keys)
 
     def write(self, trainer: Trainer, values: dict[str, float], times: dict[str, float], when: str = "") -> None:

@@ -12,7 +12,7 @@ import torch
 from lightning import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 from torchmetrics import Metric, MetricCollection
 
 SCALARS = (bool, int, float, str, type(None))
@@ -52,7 +52,7 @@ class Attributes:
 
     def everything(self) -> Iterator[tuple[Key, Any, bool]]:
         """Each attribute: owner and name, and a copy as plain data and True, or itself and False."""
-        memo: dict[int, Any] = {}  # one for all: two attributes may be one list
+        memo: dict[int, Any] = {}  # one for all attributes
         for place, holder in self.holders():
             more = ["grad"] if isinstance(holder, nn.Parameter) else getattr(holder, "_non_persistent_buffers_set", ())
             for name, value in (vars(holder) | {name: getattr(holder, name) for name in more}).items():
@@ -71,7 +71,7 @@ class Attributes:
         for name, part in self.task.named_modules():
             if is_own(part) or isinstance(part, Metric | MetricCollection):
                 queue.append((f"task.{name}", part))
-        if not self.task.automatic_optimization:  # then gradients may add up over steps
+        if not self.task.automatic_optimization:  # gradients may add up
             queue += [(f"task.{name}", parameter) for name, parameter in self.task.named_parameters()]
         seen = set()
         for place, holder in queue:  # which grows meanwhile
@@ -89,7 +89,7 @@ def is_own(value: Any) -> bool:
 
 def is_holder(value: Any) -> bool:
     """Whether it is the user's own, with attributes to look at, as an average."""
-    other = isinstance(value, nn.Module | Dataset | DataLoader | LightningDataModule)
+    other = isinstance(value, nn.Module | Dataset | LightningDataModule)
     return is_own(value) and hasattr(value, "__dict__") and not other
 
 
@@ -100,7 +100,7 @@ def mark(value: Any, plain: bool) -> Any:
     if plain or isinstance(value, GENERATORS):
         torch.save(value, buffer := io.BytesIO())  # as pickle alone does not
         return buffer.getvalue()
-    if is_holder(value):  # whose attributes are looked at
+    if is_holder(value):
         return type(value)
     parts = value.values() if isinstance(value, dict) else value
     parts = parts if isinstance(value, dict | list | tuple | set) else [value]
@@ -130,7 +130,7 @@ def encode(value: Any, memo: dict[int, Any]) -> Any:
 
 
 def decode(value: Any, device: torch.device) -> Any:
-    """The way back from `encode`, in place, so that one object stays one; from a device to this one."""
+    """The way back from `encode`, in place, so that one object stays one."""
     if type(value) is tuple:
         return tuple(decode(child, device) for child in value)
     if type(value) is list:

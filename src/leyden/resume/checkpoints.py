@@ -2,7 +2,6 @@
 
 import hashlib
 import logging
-import pickle
 import re
 import zipfile
 from collections.abc import Callable
@@ -20,7 +19,7 @@ from leyden import UserError, listed, said
 from leyden.files import replacing
 
 log = logging.getLogger(__name__)
-NEEDED = {"step", "best", "inexact", "metrics", "running", "files"}  # to go on from
+NEEDED = {"step", "best", "inexact", "metrics", "running", "files"}
 COMPILED = "_orig_mod."  # of torch.compile
 
 
@@ -81,7 +80,7 @@ def load(module: nn.Module, path: Path | str, strict: bool = True) -> None:
     """
     content, state = read(path, bare=True), module.state_dict()
     own = {name.replace(COMPILED, ""): name for name in state}
-    weights: dict[str, Tensor] = {}
+    weights: dict[str, Any] = {}
     for key, value in content.get("state_dict", content).items():
         if isinstance(value, Tensor):
             name = str(key).removeprefix("module.").replace(COMPILED, "")
@@ -135,10 +134,7 @@ def leave_out_objects(checkpoint: dict[str, Any]) -> list[str]:
 
 
 class AtomicIO(TorchCheckpointIO):
-    """Writes beside the target and renames, so that a kill or a full disk leaves the old file whole.
-
-    The first file is read back.
-    """
+    """Writes beside the target and renames, so that kills and full disks leave the old file; reads the first back."""
 
     def __init__(self, update_record: Callable[..., None] = lambda **_: None):
         super().__init__()
@@ -165,6 +161,6 @@ class AtomicIO(TorchCheckpointIO):
             why = error.__context__ if isinstance(error.__context__, OSError) else error
             before = "; the one before is whole" if path.exists() else ""
             raise UserError(f"The checkpoint {path} cannot be written ({why}){before}.") from error
-        except (UserError, pickle.PicklingError, AttributeError, TypeError) as error:
+        except Exception as error:
             what = "could not be loaded again, as it holds more than plain data"
             raise UserError(f"The checkpoint {path} {what}: {said(error)}.") from error

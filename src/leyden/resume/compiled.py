@@ -23,7 +23,7 @@ def note_limit(record: logging.LogRecord) -> bool:
 def by_the_run_alone() -> Iterator[None]:
     """Compile for static or dynamic sizes as torch.compile is told, with nothing left of an earlier job.
 
-    By itself torch makes a size dynamic when it has seen two of it, and lets two that are equal at first be one.
+    By itself torch makes a size dynamic when it has seen two, and lets two that are equal at first be one.
     """
     torch.compiler.reset()
     limits.clear()

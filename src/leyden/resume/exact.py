@@ -53,7 +53,7 @@ def reseed(*counters: int) -> None:
 
 @contextmanager
 def isolated(*counters: int) -> Iterator[None]:
-    """Let torch, numpy and random draw from the counters inside, and afterwards as before."""
+    """Let torch, numpy and random draw from the counters inside."""
     with isolate_rng(include_cuda=torch.cuda.is_initialized()):
         reseed(*counters)
         yield
@@ -65,7 +65,7 @@ def shuffled(length: int, seed: int, epoch: int = 0) -> Tensor:
 
 
 def balanced(y: Tensor, seed: int, epoch: int) -> Tensor:
-    """As many draws as samples, of each class equally likely."""
+    """As many draws as samples, each class equally likely."""
     weights = 1 / y.bincount().double()
     return torch.multinomial(weights[y], len(y), replacement=True, generator=generator(seed, epoch))
 

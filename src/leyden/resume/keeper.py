@@ -40,9 +40,9 @@ class Keeper(Callback):
         self.every, self.seed, self.exact, self.write, self.judge = every_n_steps or math.inf, seed, exact, write, judge
         self.best: dict[str, Any] = {}
         self.step, self.saved = 0, -1  # steps done; those in last.ckpt
-        self.aligned, self.due, self.logs = True, False, False  # the last batch ended in a step
+        self.aligned, self.due, self.logs = True, False, False
         self.over, self.pruned = False, False
-        self.snapshot: dict[str, Any] = {}  # after the last step
+        self.snapshot: dict[str, Any] = {}
         self.restored: dict[str, Any] = {}  # the entry that the run goes on from
         self.fixed: dict[str, Any] = {}  # what must be the same then
         self.inexact: list[str] = []
@@ -100,16 +100,16 @@ class Keeper(Callback):
                 parameter.grad.mul_(whole / batches)
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
-        before, self.step = self.step, trainer.global_step  # of which a batch may have several
+        before, self.step = self.step, trainer.global_step
         self.aligned = self.step != before
         self.logs = self.step // trainer.log_every_n_steps > before // trainer.log_every_n_steps
         self.due |= self.step // self.every > before // self.every
         if self.logs:
             self.guard.check(trainer)
-        self.reseed(trainer)  # the next batch is loaded now
+        self.reseed(trainer)
 
     def reseed(self, trainer: Trainer) -> None:
-        """Until the end of the next batch draw from (seed, rank, number of the batch)."""
+        """To the end of the next batch draw from (seed, rank, number of the batch)."""
         exact.reseed(self.seed, trainer.global_rank, trainer.fit_loop.epoch_loop.batch_progress.total.processed)
 
     def on_validation_start(self, trainer: Trainer, *_: Any) -> None:
@@ -142,7 +142,7 @@ class Keeper(Callback):
             return
         values = logged(trainer)  # the same on all ranks
         if training and self.monitor not in values:
-            raise UserError(f"checkpoint.monitor={self.monitor} is not logged by the task.")
+            raise UserError(f"checkpoint.monitor={self.monitor} is not logged.")
         value, objective = values.get(self.monitor, math.nan), values.get(self.objective)
         if self.judge and objective is not None:
             epochs = trainer.current_epoch + 1
@@ -159,7 +159,7 @@ class Keeper(Callback):
             self.save(trainer, "best.ckpt")
 
     def on_train_epoch_end(self, trainer: Trainer, *_: Any) -> None:
-        if trainer.fit_loop.restarting:  # else a plateau misses it
+        if trainer.fit_loop.restarting:  # else a schedule misses it
             trainer.fit_loop.on_iteration_done()
         self.save_last(trainer)
 

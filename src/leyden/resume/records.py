@@ -50,7 +50,7 @@ def samples_in(trainer: Trainer, batches: int) -> int | None:
     size = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
     if not isinstance(size, int):
         return None
-    samples, sampler = size * min(batches, trainer.num_training_batches), getattr(loader, "sampler", None)
+    samples, sampler = size * min(batches, trainer.num_training_batches), loader.sampler
     return int(min(samples, len(sampler) if hasattr(sampler, "__len__") else samples)) * trainer.world_size
 
 
@@ -59,11 +59,11 @@ class Records(Checkpoint):
 
     def __init__(self, directory: Path, keeper: Keeper, update_record: Callable[..., None], announce: Callable):
         self.directory, self.keeper, self.update_record, self.announce = directory, keeper, update_record, announce
-        self.metrics: dict[str, Any] = {"train": {}, "val": {}}  # of metrics.json
+        self.metrics: dict[str, Any] = {"train": {}, "val": {}}
         self.table: Table | None = None
         self.validation: dict[str, float] = {}  # at the end of this epoch
         self.seconds, self.rows = 0.0, 0  # before a stop
-        self.reasons: list[str] = []  # why the data is not exact
+        self.reasons: list[str] = []
         self.warned, self.waits = "", False
         self.mark: float | None = None  # the end of the last batch or validation
         self.steps, self.fetches = list[float](), list[float]()  # of a fetch its begin, negative, and end
@@ -115,21 +115,17 @@ class Records(Checkpoint):
             else:
                 self.write(trainer, values, {}, f", step {trainer.global_step}")
 
-    def times(self, trainer: Trainer) -> dict[str, float]:
-        """The speed of the epoch, if any."""
-        times, spent = dict[str, float](), sum(self.steps)
-        if spent:
+    def on_train_epoch_end(self, trainer: Trainer, *_: Any) -> None:
+        self.keeper.consider(trainer, training=True)
+        times: dict[str, float] = {}
+        if spent := sum(self.steps):
             times = {STEP: spent / len(self.steps), WAITING: min(1.0, sum(self.fetches) / spent)}
             if samples := samples_in(trainer, 1):
                 times[RATE] = samples / times[STEP]
         self.steps.clear()
         self.fetches.clear()
         self.mark = self.mark and perf_counter()
-        return times
-
-    def on_train_epoch_end(self, trainer: Trainer, *_: Any) -> None:
-        self.keeper.consider(trainer, training=True)
-        values, times = epoch_values(trainer), self.times(trainer)
+        values = epoch_values(trainer)
         last = [name for name in step_values(trainer) if name.removesuffix("_step") not in values]  # of steps alone
         self.metrics["train"] = values | {name: float(trainer.callback_metrics[name]) for name in last}
         self.metrics["samples_per_second"] = times.get(RATE)

@@ -35,7 +35,7 @@ def lengths(trainer: Trainer, directory: Path) -> dict[str, int]:
     for logger in trainer.loggers:
         if flush := getattr(logger.experiment, "flush", None):
             flush()
-    return {path.relative_to(directory).as_posix(): path.stat().st_size for path in directory.glob(EVENTS)}
+    return {path.name: path.stat().st_size for path in directory.glob(EVENTS)}
 
 
 def restore(trainer: Trainer, task: LightningModule, entry: dict[str, Any], attributes: Attributes) -> list[str]:
@@ -54,7 +54,7 @@ def restore(trainer: Trainer, task: LightningModule, entry: dict[str, Any], attr
 def restore_files(directory: Path, lengths: dict[str, int]) -> None:
     """Cut TensorBoard's files to these lengths."""
     for path in directory.glob(EVENTS):
-        if length := lengths.get(path.relative_to(directory).as_posix()):
+        if length := lengths.get(path.name):
             os.truncate(path, min(length, path.stat().st_size))
         else:
             path.unlink()

@@ -12,7 +12,7 @@ from torch import Tensor
 from leyden import UserError
 
 log = logging.getLogger(__name__)
-WARNINGS = ("SIGUSR1", "SIGUSR2")  # of a cluster, that the time ends
+WARNINGS = ("SIGUSR1", "SIGUSR2")  # that the time ends
 SIGNALS = [number for number in signal.Signals if number.name in ("SIGTERM", "SIGINT", *WARNINGS)]
 
 
@@ -20,7 +20,7 @@ class Stop:
     """The first signal waits until all ranks are between steps, a second does not."""
 
     number = 0  # of the signal that came; 0: none
-    handlers: dict[int, Any] = {}  # of before
+    handlers: dict[int, Any] = {}
 
     def listen(self) -> None:
         self.handlers = {number: signal.signal(number, self.notice) for number in SIGNALS}

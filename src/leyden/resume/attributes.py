@@ -65,6 +65,7 @@ class Attributes:
     def holders(self) -> Iterator[tuple[str, Any]]:
         """The task, its metrics, the user's own modules and callbacks, and objects that these keep, by name."""
         own = [each for each in self.trainer.callbacks if is_own(each) and not is_overridden("state_dict", each)]
+
         names = [type(each).__name__ for each in own]  # several of a class by their order
         queue: list[tuple[str, Any]] = [("task", self.task)]
         queue += [(f"{name}{names[:n].count(name) or ''}", own[n]) for n, name in enumerate(names)]
@@ -73,6 +74,7 @@ class Attributes:
                 queue.append((f"task.{name}", part))
         if not self.task.automatic_optimization:  # gradients may add up
             queue += [(f"task.{name}", parameter) for name, parameter in self.task.named_parameters()]
+
         seen = set()
         for place, holder in queue:  # which grows meanwhile
             if id(holder) not in seen:
@@ -102,6 +104,7 @@ def mark(value: Any, plain: bool) -> Any:
         return buffer.getvalue()
     if is_holder(value):
         return type(value)
+
     parts = value.values() if isinstance(value, dict) else value
     parts = parts if isinstance(value, dict | list | tuple | set) else [value]
     return [(id(part), part) for part in parts]  # kept, as others may get their numbers

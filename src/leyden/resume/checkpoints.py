@@ -87,6 +87,7 @@ def load(module: nn.Module, path: Path | str, strict: bool = True) -> None:
             weights[name if name in own or f"model.{name}" not in own else f"model.{name}"] = value
     fits = {name for name, value in weights.items() if name in own and state[own[name]].shape == value.shape}
     other = listed(sorted((weights.keys() | own.keys()) - fits))
+
     if not fits:
         raise UserError(f"{path} holds no weights that fit this model.")
     if other and strict:
@@ -95,6 +96,7 @@ def load(module: nn.Module, path: Path | str, strict: bool = True) -> None:
     if other:
         log.warning("Of %s only what fits was taken, not %s.", path, other)
     fitting = {own[name]: weights[name] for name in fits}
+
     if any(isinstance(value, DTensor) for value in state.values()):  # divided among devices
         set_model_state_dict(module, fitting, options=StateDictOptions(full_state_dict=True, strict=strict))
     else:

@@ -38,6 +38,7 @@ class Keeper(Callback):
         require(known, "checkpoint.every_n_steps", "null or a whole number from 1 up", every_n_steps)
         self.directory, self.monitor, self.mode, self.objective = directory, monitor, mode, objective or monitor
         self.every, self.seed, self.exact, self.write, self.judge = every_n_steps or math.inf, seed, exact, write, judge
+
         self.best: dict[str, Any] = {}
         self.step, self.saved = 0, -1  # steps done; those in last.ckpt
         self.aligned, self.due, self.logs = True, False, False
@@ -71,6 +72,7 @@ class Keeper(Callback):
             name = str(getattr(each, "monitor", None))
             if each is not self and getattr(each, "strict", True) and name.startswith("val/"):
                 raise UserError(f"There is no validation, but a callback or the scheduler watches {name}.")
+
         self.step = trainer.global_step
         self.stop.listen()
         if self.restored:
@@ -131,6 +133,7 @@ class Keeper(Callback):
             unknown = name not in values and not name.startswith("train/")  # logged later
             if unknown and (plateaus or epoch_values(trainer)):
                 raise UserError(f"{key}={name} is not logged; choose one of {listed(sorted(values))}.")
+
         if not trainer.sanity_checking:
             self.consider(trainer)
             for plateau in [] if self.ended(trainer) else plateaus:  # a longer run does it
@@ -143,15 +146,18 @@ class Keeper(Callback):
         values = logged(trainer)  # the same on all ranks
         if training and self.monitor not in values:
             raise UserError(f"checkpoint.monitor={self.monitor} is not logged.")
+
         value, objective = values.get(self.monitor, math.nan), values.get(self.objective)
         if self.judge and objective is not None:
             epochs = trainer.current_epoch + 1
             verdict = trainer.strategy.broadcast(trainer.is_global_zero and self.judge(objective, epochs))
             self.pruned = verdict and epochs != trainer.max_epochs
             trainer.should_stop |= self.pruned
+
         sign = -1 if self.mode == "min" else 1
         if math.isnan(value) or (self.best and sign * value < sign * self.best["value"]):
             return
+
         self.best = {"monitor": self.monitor, "value": value, "epoch": trainer.current_epoch, "step": self.step}
         self.best["objective"] = objective
         if self.write:
@@ -201,6 +207,7 @@ class Keeper(Callback):
         entry["metrics"] = {name: float(value) for name, value in trainer.callback_metrics.items()}
         entry["resumable"] = self.aligned and (self.over or not self.ended(trainer))
         entry["first"] = self.saved < 0 and not self.restored  # no last.ckpt yet
+
         if self.aligned:  # else the weights alone count
             snapshot.set_counters(checkpoint["loops"]["fit_loop"])
             checkpoint["callbacks"] = self.snapshot["callbacks"]

@@ -125,6 +125,7 @@ class Records(Checkpoint):
         self.steps.clear()
         self.fetches.clear()
         self.mark = self.mark and perf_counter()
+
         values = epoch_values(trainer)
         last = [name for name in step_values(trainer) if name.removesuffix("_step") not in values]  # of steps alone
         self.metrics["train"] = values | {name: float(trainer.callback_metrics[name]) for name in last}
@@ -133,6 +134,7 @@ class Records(Checkpoint):
             logger.log_metrics(times, trainer.global_step)
         self.write(trainer, self.validation | self.metrics["train"], times)
         self.validation = {}
+
         if times.get(WAITING, 0) > MUCH and not self.waits and trainer.is_global_zero:
             self.waits, keys = True, "raise data.num_workers, or data.batch_size"
             log.warning("%.0f%% of the time of training is waiting for data; %s.", 100 * times[WAITING], keys)
@@ -143,6 +145,7 @@ class Records(Checkpoint):
             return
         epoch, last = trainer.current_epoch, trainer.max_epochs or -1
         self.table.write({"epoch": epoch, "step": trainer.global_step} | values | times)
+
         self.metrics |= {"best": self.keeper.best, "seconds": round(perf_counter() - self.started, 3)}
         write_json(self.directory / "metrics.json", self.metrics)
         words = [f"{name} {value:.4g}" for name, value in values.items() if name != "lr"]

@@ -1,4 +1,4 @@
-"""Attributes of a task, its parts and a user's callbacks, which a checkpoint must hold, too."""
+"""Attributes of a task, its parts and a user's callbacks, which a checkpoint must hold."""
 
 import io
 import random
@@ -12,107 +12,106 @@ import torch
 from lightning import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 from torchmetrics import Metric, MetricCollection
 
 SCALARS = (bool, int, float, str, type(None))
-HELD = "leyden.held"  # of a dict that stands for an array, or a tensor on a device
+HELD = "leyden.held"  # in place of an array, or a tensor on a device
 OWN = {*vars(LightningModule()), "_param_requires_grad_state", "_compiled_call_impl", "forward"}
-LIBRARIES = {"leyden", "torch", "torchvision", "torchmetrics", "lightning", "numpy", "omegaconf", "hydra", "functools"}
+LIBRARIES = {"leyden", "torch", "torchvision", "torchmetrics", "lightning", "numpy", "omegaconf", "hydra"}
 LIBRARIES |= sys.stdlib_module_names
 GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
-NO_HOLDERS = (nn.Module, Dataset, DataLoader, LightningDataModule)
-Key = tuple[str, str]  # the owner and the name of an attribute
+Key = tuple[str, str]  # owner and name
 
 
 class Attributes:
-    """What of the attributes has changed since the start of a fit."""
+    """What of the attributes has changed since it was made, at the start of a fit."""
 
-    def __init__(self) -> None:
-        self.before: dict[Key, Any] = {}
-        self.to_restore: dict[Key, Any] | None = {}  # what a checkpoint held; None: it is put back
+    def __init__(self, trainer: Trainer, task: LightningModule):
+        self.trainer, self.task = trainer, task
+        self.to_restore: dict[Key, Any] | None = {}  # None: it is done
+        self.before: dict[Key, Any] = {key: mark(value, plain) for key, value, plain in self.everything() if plain}
 
-    def note(self, trainer: Trainer, task: LightningModule, plain: bool) -> None:
-        """Keep the marks of what is plain data, or of what is none."""
-        self.before |= {key: mark(value, data) for key, value, data in everything(trainer, task) if data == plain}
-
-    def restore(self, trainer: Trainer, task: LightningModule) -> None:
-        """Put back what a checkpoint held, once, after the hooks of a start, which make again what is no data."""
+    def restore(self) -> None:
+        """Once, after the hooks of a start, which make what is no data again: put back what a checkpoint held."""
         if self.to_restore is not None:
-            owners = dict(holders(trainer, task))
+            owners = dict(self.holders())
             for (place, name), value in self.to_restore.items():
                 if place in owners:
                     setattr(owners[place], name, value)
             self.to_restore = None
-            self.note(trainer, task, plain=False)
+            self.before |= {key: mark(value, plain) for key, value, plain in self.everything() if not plain}
 
-    def changed(self, trainer: Trainer, task: LightningModule) -> tuple[dict[Key, Any], list[str]]:
+    def changed(self) -> tuple[dict[Key, Any], list[str]]:
         """What has changed: the plain data, and a sentence on each that is none."""
-        self.restore(trainer, task)
-        found = [each for each in everything(trainer, task) if self.before.get(each[0]) != mark(*each[1:])]
+        self.restore()
+        found = [each for each in self.everything() if self.before.get(each[0]) != mark(*each[1:])]
         lost = [f"{'.'.join(key)} ({type(value).__name__})" for key, value, plain in found if not plain]
         values = {key: value for key, value, plain in found if plain}
         return values, [f"{what} changes in training, and is no plain data for a checkpoint" for what in lost]
 
+    def everything(self) -> Iterator[tuple[Key, Any, bool]]:
+        """Each attribute: owner and name, and a copy as plain data and True, or itself and False."""
+        memo: dict[int, Any] = {}  # one for all attributes
+        for place, holder in self.holders():
+            more = ["grad"] if isinstance(holder, nn.Parameter) else getattr(holder, "_non_persistent_buffers_set", ())
+            for name, value in (vars(holder) | {name: getattr(holder, name) for name in more}).items():
+                if name not in OWN and not isinstance(value, nn.Module):
+                    try:
+                        yield (place, name), encode(value, memo), True
+                    except TypeError:
+                        yield (place, name), value, False
 
-def everything(trainer: Trainer, task: LightningModule) -> Iterator[tuple[Key, Any, bool]]:
-    """Each attribute: its owner and name, and a copy as plain data and True, or itself and False."""
-    memo: dict[int, Any] = {}  # one for all: two attributes may be one list
-    for place, holder in holders(trainer, task):
-        more = ["grad"] if isinstance(holder, nn.Parameter) else getattr(holder, "_non_persistent_buffers_set", ())
-        for name, value in (vars(holder) | {name: getattr(holder, name) for name in more}).items():
-            if name not in OWN and not isinstance(value, nn.Module):
-                try:
-                    yield (place, name), encode(value, memo), True
-                except TypeError:
-                    yield (place, name), value, False
+    def holders(self) -> Iterator[tuple[str, Any]]:
+        """The task, its metrics, the user's own modules and callbacks, and objects that these keep, by name."""
+        own = [each for each in self.trainer.callbacks if is_own(each) and not is_overridden("state_dict", each)]
+
+        names = [type(each).__name__ for each in own]  # several of a class by their order
+        queue: list[tuple[str, Any]] = [("task", self.task)]
+        queue += [(f"{name}{names[:n].count(name) or ''}", own[n]) for n, name in enumerate(names)]
+        for name, part in self.task.named_modules():
+            if is_own(part) or isinstance(part, Metric | MetricCollection):
+                queue.append((f"task.{name}", part))
+        if not self.task.automatic_optimization:  # gradients may add up
+            queue += [(f"task.{name}", parameter) for name, parameter in self.task.named_parameters()]
+
+        seen = set()
+        for place, holder in queue:  # which grows meanwhile
+            if id(holder) not in seen:
+                seen.add(id(holder))
+                yield place, holder
+                kept = [(name, value) for name, value in vars(holder).items() if name not in OWN and is_holder(value)]
+                queue += [(f"{place}.{name}", value) for name, value in kept]
 
 
-def holders(trainer: Trainer, task: LightningModule) -> Iterator[tuple[str, Any]]:
-    """The task, its metrics, modules and callbacks of the user's own, and objects that these keep, by name."""
-    callbacks = [each for each in trainer.callbacks if is_users_own(each) and not is_overridden("state_dict", each)]
-    queue: list[tuple[str, Any]] = [("task", task)]
-    queue += [(f"{type(each).__name__}{n or ''}", each) for n, each in enumerate(callbacks)]
-    for name, part in task.named_modules():
-        if is_users_own(part) or isinstance(part, Metric | MetricCollection):
-            queue.append((f"task.{name}", part))
-    if not task.automatic_optimization:  # then gradients may add up over steps
-        queue += [(f"task.{name}", parameter) for name, parameter in task.named_parameters()]
-    seen = set()
-    for place, holder in queue:  # which grows meanwhile
-        if id(holder) not in seen:
-            seen.add(id(holder))
-            yield place, holder
-            kept = [(name, value) for name, value in vars(holder).items() if name not in OWN and is_holder(value)]
-            queue += [(f"{place}.{name}", value) for name, value in kept]
-
-
-def is_users_own(value: Any) -> bool:
-    """Whether its class is of no library."""
+def is_own(value: Any) -> bool:
+    """Whether its class is the user's own."""
     return type(value).__module__.split(".")[0] not in LIBRARIES
 
 
 def is_holder(value: Any) -> bool:
-    """Whether it is an object of the user's own with attributes to look at, as an average."""
-    return is_users_own(value) and hasattr(value, "__dict__") and not isinstance(value, NO_HOLDERS)
+    """Whether it is the user's own, with attributes to look at, as an average."""
+    other = isinstance(value, nn.Module | Dataset | LightningDataModule)
+    return is_own(value) and hasattr(value, "__dict__") and not other
 
 
 def mark(value: Any, plain: bool) -> Any:
-    """What tells a value from a later one: its bytes; of what is no data its parts, or which object it is."""
+    """What tells a value from a later one: its bytes; of no plain data the parts, or which object it is."""
     if plain and type(value) in SCALARS:
         return type(value), value
     if plain or isinstance(value, GENERATORS):
         torch.save(value, buffer := io.BytesIO())  # as pickle alone does not
         return buffer.getvalue()
-    if is_holder(value):  # whose attributes are looked at
+    if is_holder(value):
         return type(value)
+
     parts = value.values() if isinstance(value, dict) else value
     parts = parts if isinstance(value, dict | list | tuple | set) else [value]
     return [(id(part), part) for part in parts]  # kept, as others may get their numbers
 
 
 def encode(value: Any, memo: dict[int, Any]) -> Any:
-    """A copy as plain data, on the CPU, in which one object stays one. Raises TypeError for what is none."""
+    """A copy as plain data on the CPU, in which one object stays one. Raises TypeError for what is none."""
     kind = type(value)
     if kind in SCALARS:
         return value
@@ -129,12 +128,12 @@ def encode(value: Any, memo: dict[int, Any]) -> Any:
         copy = {HELD: torch.from_numpy(np.array(value)), "array": True}
     else:
         raise TypeError(kind)
-    memo[id(value)] = copy, value  # which is kept, or another object could get the number
+    memo[id(value)] = copy, value  # kept, as another may get its number
     return copy
 
 
 def decode(value: Any, device: torch.device) -> Any:
-    """The way back from `encode`, in place, so that one object stays one; from a device to this one."""
+    """The way back from `encode`, in place, so that one object stays one."""
     if type(value) is tuple:
         return tuple(decode(child, device) for child in value)
     if type(value) is list:

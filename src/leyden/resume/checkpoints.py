@@ -2,7 +2,6 @@
 
 import hashlib
 import logging
-import pickle
 import re
 import zipfile
 from collections.abc import Callable
@@ -20,13 +19,12 @@ from leyden import UserError, listed, said
 from leyden.files import replacing
 
 log = logging.getLogger(__name__)
-NEEDED = {"step", "best", "inexact", "metrics", "running", "files"}  # to go on from
-HYPER_PARAMETERS = {"hyper_parameters", "datamodule_hyper_parameters"}
+NEEDED = {"step", "best", "inexact", "metrics", "running", "files"}
 COMPILED = "_orig_mod."  # of torch.compile
 
 
 def read(path: Path | str, bare: bool = False) -> dict[str, Any]:
-    """The content of a checkpoint, on the CPU; `bare`: it may be a state_dict. torch itself checks no CRC.
+    """The content of a checkpoint, or if `bare` of a state_dict; torch itself checks no CRC.
 
     Raises UserError if it is missing, damaged or more than plain data.
     """
@@ -50,9 +48,9 @@ def read(path: Path | str, bare: bool = False) -> dict[str, Any]:
 
 
 def newest(folder: Path, asked: str = "") -> tuple[Path | None, dict[str, Any]]:
-    """The checkpoint that a run goes on from, the one asked for or the newest whole one, and its entry `leyden`.
+    """The checkpoint asked for, or the newest whole one, and its entry `leyden`; None where none was ever written.
 
-    None and nothing where none was ever written. Raises UserError if there are checkpoints, but none to go on from.
+    Raises UserError if no run can go on from what is there.
     """
     alone, faults = asked.endswith(".ckpt"), ""
     for path in [Path(asked)] if alone else sorted(folder.glob("*.ckpt"), key=lambda path: path.name != "last.ckpt"):
@@ -76,19 +74,20 @@ def newest(folder: Path, asked: str = "") -> tuple[Path | None, dict[str, Any]]:
 
 
 def load(module: nn.Module, path: Path | str, strict: bool = True) -> None:
-    """Put the weights of a checkpoint, or of a bare state_dict of the module or of its `model`, into a module.
+    """Put the weights of a checkpoint, or of a state_dict of a module or its `model`, into a module.
 
-    What does not fit raises UserError; with `strict=False` it stays as it is, and is listed.
+    What does not fit raises UserError, or with `strict=False` stays as it is and is listed.
     """
     content, state = read(path, bare=True), module.state_dict()
     own = {name.replace(COMPILED, ""): name for name in state}
-    weights: dict[str, Tensor] = {}
+    weights: dict[str, Any] = {}
     for key, value in content.get("state_dict", content).items():
         if isinstance(value, Tensor):
             name = str(key).removeprefix("module.").replace(COMPILED, "")
             weights[name if name in own or f"model.{name}" not in own else f"model.{name}"] = value
     fits = {name for name, value in weights.items() if name in own and state[own[name]].shape == value.shape}
     other = listed(sorted((weights.keys() | own.keys()) - fits))
+
     if not fits:
         raise UserError(f"{path} holds no weights that fit this model.")
     if other and strict:
@@ -97,6 +96,7 @@ def load(module: nn.Module, path: Path | str, strict: bool = True) -> None:
     if other:
         log.warning("Of %s only what fits was taken, not %s.", path, other)
     fitting = {own[name]: weights[name] for name in fits}
+
     if any(isinstance(value, DTensor) for value in state.values()):  # divided among devices
         set_model_state_dict(module, fitting, options=StateDictOptions(full_state_dict=True, strict=strict))
     else:
@@ -115,7 +115,7 @@ def sha256(state_dict: dict[str, Tensor]) -> str:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether it is numbers, text, None, tensors, and lists, tuples and dicts of these."""
+    """Whether it is numbers, text, tensors, and lists, tuples and dicts of these."""
     if type(value) in (list, tuple):
         return all(map(is_plain, value))
     if type(value) is dict:
@@ -124,9 +124,9 @@ def is_plain(value: Any) -> bool:
 
 
 def leave_out_objects(checkpoint: dict[str, Any]) -> list[str]:
-    """Take out of a checkpoint what of its hyper-parameters is no plain data; the names."""
+    """Take hyper-parameters that are no plain data out of a checkpoint; their names."""
     left_out: list[str] = []
-    for key in HYPER_PARAMETERS & checkpoint.keys():
+    for key in [key for key in checkpoint if key.endswith("hyper_parameters")]:
         items: Any = checkpoint[key].items()
         given = {k: OmegaConf.to_container(v, resolve=True) if OmegaConf.is_config(v) else v for k, v in items}
         left_out += [name for name, value in given.items() if not is_plain(value)]
@@ -136,12 +136,9 @@ def leave_out_objects(checkpoint: dict[str, Any]) -> list[str]:
 
 
 class AtomicIO(TorchCheckpointIO):
-    """Writes beside the target, syncs and renames, so that a kill or a full disk leaves the old file whole.
+    """Writes beside the target and renames, so that kills and full disks leave the old file; reads the first back."""
 
-    The first file is read back. `update_record` changes fields of run.json.
-    """
-
-    def __init__(self, update_record: Callable[..., None] | None = None):
+    def __init__(self, update_record: Callable[..., None] = lambda **_: None):
         super().__init__()
         self.update_record, self.first = update_record, True
 
@@ -151,7 +148,7 @@ class AtomicIO(TorchCheckpointIO):
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         """Raises UserError if it cannot be written, or read again."""
         path, left_out = Path(path), leave_out_objects(checkpoint)
-        if self.first and left_out and self.update_record:
+        if self.first and left_out:
             log.warning("The checkpoints hold no %s: hyper-parameters that are no plain data.", listed(left_out))
             self.update_record(hyper_parameters_left_out=left_out)
         try:
@@ -166,6 +163,6 @@ class AtomicIO(TorchCheckpointIO):
             why = error.__context__ if isinstance(error.__context__, OSError) else error
             before = "; the one before is whole" if path.exists() else ""
             raise UserError(f"The checkpoint {path} cannot be written ({why}){before}.") from error
-        except (UserError, pickle.PicklingError, AttributeError, TypeError) as error:
-            what = "as a state_dict or on_save_checkpoint gives more than numbers, text, tensors, lists and dicts"
-            raise UserError(f"The checkpoint {path} could not be loaded again, {what}: {said(error)}.") from error
+        except Exception as error:
+            what = "could not be loaded again, as it holds more than plain data"
+            raise UserError(f"The checkpoint {path} {what}: {said(error)}.") from error

@@ -12,7 +12,7 @@ limits: list[str] = []  # what met the limit of recompilations in this job
 
 
 def note_limit(record: logging.LogRecord) -> bool:
-    """A filter that sees torch give up compiling a function again, which it tells nobody but its log."""
+    """A filter that sees torch give up compiling a function, which it tells its log alone."""
     if "hit config" in str(record.msg):
         name = next((str(part) for part in record.args or () if "(" in str(part)), "a function")
         limits.append(f"torch.compile met its limit of recompilations in {name}; type task.compile=false")
@@ -21,10 +21,9 @@ def note_limit(record: logging.LogRecord) -> bool:
 
 @contextmanager
 def by_the_run_alone() -> Iterator[None]:
-    """Compile for sizes as the call of torch.compile says, static or dynamic, with nothing left of an earlier job.
+    """Compile for static or dynamic sizes as torch.compile is told, with nothing left of an earlier job.
 
-    By itself torch makes a size dynamic when it has seen two of it, also in an earlier process, and lets two sizes that
-    are equal at first be one.
+    By itself torch makes a size dynamic when it has seen two, and lets two that are equal at first be one.
     """
     torch.compiler.reset()
     limits.clear()

@@ -1,4 +1,4 @@
-"""Orders and seeds as pure functions of counters, so that nothing depends on what ran before."""
+"""Orders and seeds as functions of counters, so that nothing depends on what ran before."""
 
 import os
 import random
@@ -20,7 +20,7 @@ from leyden.lightning_internals import fetcher
 from leyden.resume.stopping import SIGNALS
 
 MASK = 2**64 - 1
-POOL = 50  # batches that are sorted by length together
+POOL = 50  # batches that are sorted together
 HOOKS = ["setup", "prepare_data", *(f"{split}_dataloader" for split in ("train", "val", "test", "predict"))]
 
 
@@ -42,7 +42,7 @@ def generator(*counters: int) -> torch.Generator:
 def reseed(*counters: int) -> None:
     """Let torch, numpy and random draw from the counters."""
     seed = mix(*counters)
-    torch.default_generator.manual_seed(seed)  # quicker than torch.manual_seed
+    torch.default_generator.manual_seed(seed)  # the quicker way
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed(seed)
     elif torch.backends.mps.is_built():
@@ -53,7 +53,7 @@ def reseed(*counters: int) -> None:
 
 @contextmanager
 def isolated(*counters: int) -> Iterator[None]:
-    """Let torch, numpy and random draw from the counters inside, and afterwards as before."""
+    """Let torch, numpy and random draw from the counters inside."""
     with isolate_rng(include_cuda=torch.cuda.is_initialized()):
         reseed(*counters)
         yield
@@ -65,13 +65,13 @@ def shuffled(length: int, seed: int, epoch: int = 0) -> Tensor:
 
 
 def balanced(y: Tensor, seed: int, epoch: int) -> Tensor:
-    """As many draws as samples, with replacement, each class equally likely."""
+    """As many draws as samples, each class equally likely."""
     weights = 1 / y.bincount().double()
     return torch.multinomial(weights[y], len(y), replacement=True, generator=generator(seed, epoch))
 
 
 def bucketed(lengths: Tensor, batch: int, seed: int, epoch: int) -> Tensor:
-    """Each sample once, those of a batch of similar length; a short batch stays the last."""
+    """Each sample once, those of a batch of similar length; a short one is the last."""
     order = shuffled(len(lengths), seed, epoch)
     pools = [pool[lengths[pool].argsort(stable=True)] for pool in order.split(POOL * batch)]
     batches = list(torch.cat(pools).split(batch))
@@ -82,8 +82,7 @@ def bucketed(lengths: Tensor, batch: int, seed: int, epoch: int) -> Tensor:
 class Order(DistributedSampler):
     """The samples of one rank, in keys of epoch * length + index. Lightning replaces what is no DistributedSampler.
 
-    With `draw`, of the epoch, a step of all ranks has the samples of one process with the joint batch; else each sample
-    comes once, in order.
+    With `draw`, of the epoch, a step of all ranks has the samples of one process with the joint batch.
     """
 
     def __init__(self, length: int, rank: int = 0, world: int = 1, draw: Callable[[int], Tensor] | None = None):
@@ -101,7 +100,7 @@ class Order(DistributedSampler):
 
 
 class Share(DistributedSampler):
-    """What one rank has of the order of a user's own sampler. With `equal` some come twice: all ranks have as many."""
+    """What one rank has of a user's own sampler. With `equal` some come twice, so that all ranks have as many."""
 
     def __init__(self, order: Any, rank: int, world: int, equal: bool):
         self.order, self.rank, self.world, self.equal, self.epoch = order, rank, world, equal, 0
@@ -123,21 +122,21 @@ class Share(DistributedSampler):
         return (order[i % len(order)] for i in range(self.rank, length, self.world))
 
     def even(self, batch_size: int) -> int:
-        """The largest size up to this one that gives all ranks as many batches: a step may wait for others."""
+        """The largest size with as many batches on all ranks: a step may wait for others."""
         most, least = -(-len(self.order) // self.world), len(self.order) // self.world
         sizes = (size for size in range(batch_size, 0, -1) if -(-most // size) == -(-least // size))
         return batch_size if self.equal else next(sizes, batch_size)
 
 
 def ignore_signals_in_worker(worker: int, then: Callable[[int], None]) -> None:
-    """Let a loader's worker leave signals to its process: Ctrl-C reaches all."""
+    """Let a loader's worker leave signals to its process."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     then(worker)
 
 
 def seed_hooks(datamodule: Any, begin: Callable[[int], None], seed: int = 0) -> Any:
-    """Let a user's datamodule draw from the seed, and its workers `begin` and ignore signals."""
+    """Let a user's datamodule draw from the seed, and its workers ignore signals and `begin`."""
 
     def quiet(loader: Any) -> Any:
         if isinstance(loader, DataLoader) and loader.num_workers:
@@ -157,32 +156,28 @@ def seed_hooks(datamodule: Any, begin: Callable[[int], None], seed: int = 0) -> 
 
 
 def why_not(loader: Any, world: int = 1) -> str | None:
-    """Why a loader's order is no function of seed and epoch; None where it is."""
-    each = "; each rank reads all of it, unless it divides its samples itself" * (world > 1)
+    """Why a loader's order is no function of seed and epoch, if so."""
+    each = "; each rank reads all of it, unless it divides its samples itself" if world > 1 else ""
     if not isinstance(loader, DataLoader):
-        return f"a {type(loader).__name__} gives the batches, not a DataLoader{each}"
+        return f"{type(loader).__name__} is no DataLoader{each}"
     if isinstance(loader.dataset, IterableDataset):
         return f"{type(loader.dataset).__name__} is an IterableDataset, which alone knows its order{each}"
     for sampler in (loader.sampler, loader.batch_sampler):
         sampler = sampler.order if isinstance(sampler, Share) else sampler
         if not isinstance(sampler, Order | None) and not type(sampler).__module__.startswith("torch.utils.data."):
             return f"{type(sampler).__name__} is not a sampler of torch or of leyden"
-    if loader.persistent_workers and not isinstance(loader.sampler, Order):
-        return "workers that persist go on with random numbers of their own"
-    return None
+    persist = loader.persistent_workers and not isinstance(loader.sampler, Order)
+    return "workers that persist go on with random numbers of their own" if persist else None
 
 
 def fast_forward(trainer: Trainer, seed: int) -> None:
-    """Set the training loaders to the batch that a fit goes on with; Lightning has opened them at the first.
-
-    Our orders skip; what others give is drawn again.
-    """
+    """Set the training loaders to the next batch of a fit: our orders skip, what others give is drawn again."""
     loop, source = trainer.fit_loop, fetcher(trainer)
     progress, loaders = loop.epoch_loop.batch_progress, source.combined_loader.flattened
     done, orders = progress.current.completed, [getattr(loader, "sampler", None) for loader in loaders]
     ours = all(isinstance(order, Order) for order in orders)
     if loop.restarting and progress.is_last_batch:
-        source.iterator = iter(())  # the epoch has no batch left
+        source.iterator = iter(())  # no batch is left
     elif loop.restarting or not ours:
         for loader, order in zip(loaders, orders, strict=True):
             if hasattr(order, "set_epoch"):

@@ -1,9 +1,9 @@
-"""What a run leaves to read: metrics.csv, metrics.json, a line for each epoch and validation, its speed."""
+"""What a run leaves to read: metrics.csv, metrics.json, a line for each epoch and validation."""
 
 import csv
-import itertools
 import logging
 from collections.abc import Callable
+from itertools import chain, islice
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -11,29 +11,28 @@ from typing import Any
 import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
-from lightning.pytorch.utilities import CombinedLoader
 
 from leyden.files import read_json, replacing, write_json
-from leyden.lightning_internals import epoch_values, step_values, time_fetches
+from leyden.lightning_internals import epoch_values, fetcher, step_values, time_fetches
 from leyden.resume import exact
 from leyden.resume.keeper import Keeper
 
 log = logging.getLogger(__name__)
 RATE, STEP, WAITING = "time/samples_per_second", "time/step_seconds", "time/waiting"
-MUCH = 0.2  # of the time, if it waits for data
+MUCH = 0.2  # of the time to wait
 
 
 class Table:
-    """A CSV file that may gain columns, and of which so many rows are kept."""
+    """A CSV file that may gain columns; so many rows are kept."""
 
     def __init__(self, path: Path, rows: int):
         self.path, self.rows, self.columns = path, list[dict[str, Any]](), list[str]()
         written = path.read_text().splitlines() if path.exists() else []
-        self.write(*itertools.islice(csv.DictReader(written), rows))
+        self.write(*islice(csv.DictReader(written), rows))
 
     def write(self, *rows: dict[str, Any]) -> None:
         self.rows += rows
-        columns = list(dict.fromkeys(["epoch", "step", *self.columns, *itertools.chain(*rows)]))
+        columns = list(dict.fromkeys(["epoch", "step", *self.columns, *chain(*rows)]))
         if columns == self.columns:
             with open(self.path, "a", newline="") as file:
                 csv.DictWriter(file, columns).writerows(rows)
@@ -45,78 +44,41 @@ class Table:
         self.columns = columns
 
 
-class Clock:
-    """The time between ends of batches, without validations and the first, which starts processes."""
-
-    def __init__(self) -> None:
-        self.mark: float | None = None  # the end of the last batch or validation
-        self.steps, self.fetches = list[float](), list[float]()  # of a fetch its begin, negative, and its end
-
-    def batch(self, trainer: Trainer) -> None:
-        device = trainer.strategy.root_device
-        if trainer.fit_loop.epoch_loop.batch_progress.is_last_batch and device.type != "cpu":
-            torch.accelerator.synchronize(device)  # once in an epoch
-        now = perf_counter()
-        if self.mark is None:
-            self.fetches.clear()
-        else:
-            self.steps.append(now - self.mark)
-        self.mark = now
-
-    def skip(self) -> None:
-        """Leave out what was since the last batch."""
-        self.mark = self.mark and perf_counter()
-
-    def epoch(self, trainer: Trainer) -> dict[str, float]:
-        """The numbers of the epoch, empty where it had no batch to time."""
-        times: dict[str, float] = {}
-        if spent := sum(self.steps):
-            times = {STEP: spent / len(self.steps), WAITING: min(1.0, sum(self.fetches) / spent)}
-            if samples := samples_in(trainer, 1):
-                times[RATE] = samples / times[STEP]
-        self.steps.clear()
-        self.fetches.clear()
-        self.skip()
-        return times
-
-
 def samples_in(trainer: Trainer, batches: int) -> int | None:
-    """Samples of so many batches of all ranks, or of an epoch; None where its loader does not say."""
+    """Samples of so many batches of all ranks, if the loader says."""
     loader: Any = trainer.train_dataloader
-    size = getattr(loader, "batch_size", None) or getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
+    size = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
     if not isinstance(size, int):
         return None
-    samples, sampler = size * min(batches, trainer.num_training_batches), getattr(loader, "sampler", None)
+    samples, sampler = size * min(batches, trainer.num_training_batches), loader.sampler
     return int(min(samples, len(sampler) if hasattr(sampler, "__len__") else samples)) * trainer.world_size
 
 
 class Records(Checkpoint):
-    """Writes what was logged, on rank 0; a Checkpoint, as Lightning calls those after the task has logged its epoch.
-
-    `update_record` changes run.json; `announce` says what is trained, of (trainer, task, samples of a step).
-    """
+    """Writes what was logged, on rank 0; a Checkpoint, as Lightning calls these after the task has logged its epoch."""
 
     def __init__(self, directory: Path, keeper: Keeper, update_record: Callable[..., None], announce: Callable):
         self.directory, self.keeper, self.update_record, self.announce = directory, keeper, update_record, announce
-        self.dirpath = str(self.directory / "checkpoints")
-        self.metrics: dict[str, Any] = {"train": {}, "val": {}}  # of metrics.json
+        self.metrics: dict[str, Any] = {"train": {}, "val": {}}
         self.table: Table | None = None
         self.validation: dict[str, float] = {}  # at the end of this epoch
-        self.seconds, self.rows = 0.0, 0  # before the run was stopped
-        self.reasons: list[str] = []  # why the order of the data is not exact
+        self.seconds, self.rows = 0.0, 0  # before a stop
+        self.reasons: list[str] = []
         self.warned, self.waits = "", False
-        self.clock = Clock()
+        self.mark: float | None = None  # the end of the last batch or validation
+        self.steps, self.fetches = list[float](), list[float]()  # of a fetch its begin, negative, and end
 
     # what others ask of a Checkpoint
+    dirpath = property(lambda self: str(self.directory / "checkpoints"))
     best_model_path = property(lambda self: str(next(self.directory.glob("checkpoints/best.ckpt"), "")))
     last_model_path = property(lambda self: str(next(self.directory.glob("checkpoints/last.ckpt"), "")))
     best_model_score = property(lambda self: torch.tensor(self.keeper.best["value"]) if self.keeper.best else None)
 
     def on_train_start(self, trainer: Trainer, task: LightningModule) -> None:
-        self.step, self.started = trainer.global_step, perf_counter() - self.seconds
-        time_fetches(trainer, self.clock.fetches.append)
-        loaders = CombinedLoader(trainer.train_dataloader).flattened
-        self.reasons = [reason for loader in loaders if (reason := exact.why_not(loader, trainer.world_size))]
+        self.started = perf_counter() - self.seconds
+        time_fetches(trainer, self.fetches.append)
+        loaders = fetcher(trainer).combined_loader.flattened
+        self.reasons = [why for loader in loaders if (why := exact.why_not(loader, trainer.world_size))]
         if trainer.is_global_zero:
             self.table = Table(self.directory / "metrics.csv", self.rows)
             batch = samples_in(trainer, trainer.accumulate_grad_batches)
@@ -125,7 +87,7 @@ class Records(Checkpoint):
             self.on_save_checkpoint(trainer)
 
     def on_save_checkpoint(self, trainer: Trainer, *_: Any) -> None:
-        """Say why the run is not exact, if that is new."""
+        """Say why the run is not exact, once."""
         why = "; ".join(self.reasons + self.keeper.inexact)
         if trainer.is_global_zero and why != self.warned:
             self.warned = why
@@ -133,13 +95,19 @@ class Records(Checkpoint):
             log.warning("This run is not exact: %s.", why)
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
-        self.clock.batch(trainer)
-        before, self.step, every = self.step, trainer.global_step, trainer.log_every_n_steps
-        if self.table and self.step // every > before // every and (values := step_values(trainer)):
-            self.table.write({"epoch": trainer.current_epoch, "step": self.step} | values)
+        device = trainer.strategy.root_device
+        if trainer.fit_loop.epoch_loop.batch_progress.is_last_batch and device.type != "cpu":
+            torch.accelerator.synchronize(device)
+        begun, self.mark = self.mark, perf_counter()
+        if begun:
+            self.steps.append(self.mark - begun)
+        else:  # the first batch starts processes
+            self.fetches.clear()
+        if self.table and self.keeper.logs and (values := step_values(trainer)):
+            self.table.write({"epoch": trainer.current_epoch, "step": trainer.global_step} | values)
 
     def on_validation_end(self, trainer: Trainer, *_: Any) -> None:
-        self.clock.skip()
+        self.mark = self.mark and perf_counter()
         if trainer.state.fn == "fit" and not trainer.sanity_checking:
             self.metrics["val"] = values = epoch_values(trainer)
             if trainer.fit_loop.epoch_loop.batch_progress.is_last_batch:
@@ -149,24 +117,35 @@ class Records(Checkpoint):
 
     def on_train_epoch_end(self, trainer: Trainer, *_: Any) -> None:
         self.keeper.consider(trainer, training=True)
-        values, times = epoch_values(trainer), self.clock.epoch(trainer)
-        last = {name for name in step_values(trainer) if name.removesuffix("_step") not in values}  # of steps alone
+        times: dict[str, float] = {}
+        if spent := sum(self.steps):
+            times = {STEP: spent / len(self.steps), WAITING: min(1.0, sum(self.fetches) / spent)}
+            if samples := samples_in(trainer, 1):
+                times[RATE] = samples / times[STEP]
+        self.steps.clear()
+        self.fetches.clear()
+        self.mark = self.mark and perf_counter()
+
+        values = epoch_values(trainer)
+        last = [name for name in step_values(trainer) if name.removesuffix("_step") not in values]  # of steps alone
         self.metrics["train"] = values | {name: float(trainer.callback_metrics[name]) for name in last}
-        self.metrics["samples_per_second"] = round(times[RATE], 1) if RATE in times else None
-        for logger in trainer.loggers if times else []:
+        self.metrics["samples_per_second"] = times.get(RATE)
+        for logger in trainer.loggers:
             logger.log_metrics(times, trainer.global_step)
         self.write(trainer, self.validation | self.metrics["train"], times)
         self.validation = {}
+
         if times.get(WAITING, 0) > MUCH and not self.waits and trainer.is_global_zero:
-            self.waits, keys = True, "raise data.num_workers, or data.batch_size where the data is in memory"
+            self.waits, keys = True, "raise data.num_workers, or data.batch_size"
             log.warning("%.0f%% of the time of training is waiting for data; %s.", 100 * times[WAITING], keys)
 
     def write(self, trainer: Trainer, values: dict[str, float], times: dict[str, float], when: str = "") -> None:
-        """A row, a line, and metrics.json: of an epoch, or of a validation inside it."""
+        """A row, a line and metrics.json, of an epoch or a validation inside it."""
         if self.table is None:
             return
         epoch, last = trainer.current_epoch, trainer.max_epochs or -1
         self.table.write({"epoch": epoch, "step": trainer.global_step} | values | times)
+
         self.metrics |= {"best": self.keeper.best, "seconds": round(perf_counter() - self.started, 3)}
         write_json(self.directory / "metrics.json", self.metrics)
         words = [f"{name} {value:.4g}" for name, value in values.items() if name != "lr"]
@@ -175,8 +154,7 @@ class Records(Checkpoint):
         log.info("epoch %d%s%s  %s", epoch + 1, f"/{last}" if last > 0 else "", when, "  ".join(words))
 
     def state_dict(self) -> dict[str, Any]:
-        seconds = perf_counter() - self.started
-        return {"seconds": seconds, "rows": len(self.table.rows) if self.table else 0}
+        return {"seconds": perf_counter() - self.started, "rows": len(self.table.rows) if self.table else 0}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.seconds, self.rows = state["seconds"], state["rows"]

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from lightning import LightningModule, Trainer
-from lightning.pytorch.callbacks import StochasticWeightAveraging
 
 from leyden.lightning_internals import gather, restore_running_values, running_values
 from leyden.resume import compiled
@@ -16,11 +15,11 @@ from leyden.resume.attributes import Attributes, decode, encode
 EVENTS = "tensorboard/events.out.tfevents.*"  # files of a run that only grow
 
 
-def capture(trainer: Trainer, task: LightningModule, attributes: Attributes, directory: Path) -> dict[str, Any]:
-    """What later hooks change: callbacks, values of each rank, lengths of files; `lost`: what cannot be held."""
-    changed, lost = attributes.changed(trainer, task)
-    if any(isinstance(callback, StochasticWeightAveraging) for callback in trainer.callbacks):
-        lost.append("StochasticWeightAveraging starts anew on a resume; callbacks=[ema] does not")
+def capture(trainer: Trainer, attributes: Attributes, directory: Path) -> dict[str, Any]:
+    """What later hooks change; `lost` says what cannot be held."""
+    changed, lost = attributes.changed()
+    if "StochasticWeightAveraging" in [type(callback).__name__ for callback in trainer.callbacks]:
+        lost.append("StochasticWeightAveraging starts anew; callbacks=[ema] does not")
     mine = {"logged": encode(running_values(trainer), {}), "attributes": changed}
     ranks = gather(trainer, (mine, lost + compiled.limits))
     return {
@@ -36,11 +35,11 @@ def lengths(trainer: Trainer, directory: Path) -> dict[str, int]:
     for logger in trainer.loggers:
         if flush := getattr(logger.experiment, "flush", None):
             flush()
-    return {path.relative_to(directory).as_posix(): path.stat().st_size for path in directory.glob(EVENTS)}
+    return {path.name: path.stat().st_size for path in directory.glob(EVENTS)}
 
 
 def restore(trainer: Trainer, task: LightningModule, entry: dict[str, Any], attributes: Attributes) -> list[str]:
-    """Go on from an entry `leyden` of a checkpoint, which may lack this rank; why that is not exact."""
+    """Go on from an entry `leyden` of a checkpoint, which may lack this rank; says what is not exact then."""
     trainer.callback_metrics.update({name: torch.tensor(value) for name, value in entry["metrics"].items()})
     if trainer.global_rank < len(entry["running"]):
         running = decode(entry["running"][trainer.global_rank], task.device)
@@ -53,21 +52,16 @@ def restore(trainer: Trainer, task: LightningModule, entry: dict[str, Any], attr
 
 
 def restore_files(directory: Path, lengths: dict[str, int]) -> None:
-    """Cut TensorBoard's files to their lengths, and remove what kills left."""
+    """Cut TensorBoard's files to these lengths."""
     for path in directory.glob(EVENTS):
-        if length := lengths.get(path.relative_to(directory).as_posix()):
+        if length := lengths.get(path.name):
             os.truncate(path, min(length, path.stat().st_size))
         else:
             path.unlink()
-    for path in directory.rglob(".*.part"):
-        path.unlink()
 
 
 def set_counters(loops: dict[str, Any]) -> None:
-    """Set the counters of a fit to right after its last batch, so that a resumed run starts with what is due there.
-
-    Lightning itself would skip a validation, or count the epoch as over.
-    """
+    """Set the counters of a fit to right after its last batch; Lightning would skip a validation, or an epoch."""
     progress = loops["epoch_loop.batch_progress"]
     progress["is_last_batch"] &= progress["current"]["ready"] == progress["current"]["completed"]
     for part in ("total", "current"):

@@ -12,22 +12,21 @@ from torch import Tensor
 from leyden import UserError
 
 log = logging.getLogger(__name__)
-WARNINGS = ("SIGUSR1", "SIGUSR2")  # of a cluster, that the time ends
+WARNINGS = ("SIGUSR1", "SIGUSR2")  # that the time ends
 SIGNALS = [number for number in signal.Signals if number.name in ("SIGTERM", "SIGINT", *WARNINGS)]
 
 
 class Stop:
-    """The first signal waits until all ranks are between two steps, a second one does not."""
+    """The first signal waits until all ranks are between steps, a second does not."""
 
-    def __init__(self) -> None:
-        self.number = 0  # of the signal that came; 0: none
-        self.handlers: dict[int, Any] = {}
+    number = 0  # of the signal that came; 0: none
+    handlers: dict[int, Any] = {}
 
     def listen(self) -> None:
         self.handlers = {number: signal.signal(number, self.notice) for number in SIGNALS}
 
     def release(self) -> None:
-        """Give the signals back, unless Lightning has, whose own handler keeps its Trainer."""
+        """Give the signals back, unless Lightning has: its handler keeps a Trainer."""
         for number, handler in self.handlers.items():
             if signal.getsignal(number) == self.notice:
                 signal.signal(number, handler)
@@ -42,7 +41,7 @@ class Stop:
         self.number = number
 
     def agreed(self, trainer: Trainer) -> bool:
-        """Whether any rank got a signal: all must stop at the same step."""
+        """Whether any rank got a signal; all do as one."""
         if trainer.world_size > 1:
             mine = torch.tensor(self.number, device=trainer.strategy.root_device)
             self.number = int(trainer.strategy.reduce(mine, reduce_op="max"))
@@ -57,30 +56,27 @@ class Stop:
 class Guard:
     """Ends a run whose loss is no number, before it is saved.
 
-    Off the CPU, where the host would have to wait for a loss, it looks when it logs or saves.
+    Off the CPU, where the host would wait for each loss, it looks when it logs or saves.
     """
 
-    def __init__(self) -> None:
-        self.bad: Tensor | bool = False  # on the device: whether a loss was not finite
-
+    bad: Tensor | bool = False  # on the device: whether a loss was not finite
     waits = staticmethod(lambda loss: loss.device.type != "cpu")
 
-    def watch(self, trainer: Trainer, loss: Tensor, step: int) -> None:
+    def watch(self, trainer: Trainer, loss: Tensor) -> None:
         loss = loss.detach()
         if self.waits(loss):
             self.bad = ~loss.isfinite() | self.bad
         elif not math.isfinite(loss):
-            self.abort_nonfinite(trainer, f"The training loss is {float(loss)} at step {step + 1}")
+            self.abort_nonfinite(trainer, f"The training loss is {float(loss)} at step {trainer.global_step + 1}")
 
-    def check(self, trainer: Trainer, step: int) -> None:
+    def check(self, trainer: Trainer) -> None:
         """Raises UserError if a loss was not finite."""
         if self.bad:
-            self.abort_nonfinite(trainer, f"A training loss was not finite at step {step} or shortly before")
+            self.abort_nonfinite(trainer, f"A loss was not finite at step {trainer.global_step} or shortly before")
 
     def abort_nonfinite(self, trainer: Trainer, what: str) -> None:
         where = f"epoch {trainer.current_epoch + 1}, batch {trainer.fit_loop.epoch_loop.batch_idx + 1}"
         raise UserError(
-            f"{what} ({where}); what was saved is of before. Lower optimizer.lr, type trainer.gradient_clip_val=1, "
-            "trainer.precision=32-true, or 'callbacks=[finite]', which names the first layer at fault; else look at "
-            "how the loss is computed."
+            f"{what} ({where}); what was saved is of before. Type a lower optimizer.lr, trainer.gradient_clip_val=1, "
+            "or 'callbacks=[finite]', which names the layer; else look at how the loss is computed."
         )

@@ -77,8 +77,7 @@ class Saves(Callback):
 def start():
     task, watch, saves = Task(), Watch(), Saves()
     trainer = SimpleNamespace(callbacks=[EarlyStopping("val/loss"), watch, saves])
-    attributes = Attributes()
-    attributes.note(trainer, task, plain=True)
+    attributes = Attributes(trainer, task)
     task.opened = open  # a hook of a start makes it, and makes it again when a run goes on
     return trainer, task, watch, attributes
 
@@ -97,25 +96,25 @@ def step(trainer, task):
 
 def test_what_has_changed_travels_and_nothing_else():
     trainer, task, _, attributes = start()
-    attributes.restore(trainer, task)
-    assert attributes.changed(trainer, task) == ({}, [])
+    attributes.restore()
+    assert attributes.changed() == ({}, [])
     step(trainer, task)
-    values, lost = attributes.changed(trainer, task)
+    values, lost = attributes.changed()
     assert lost == []
     assert values.keys() == {
         ("task", "outputs"), ("task", "best"), ("task.average", "sum"), ("task.part", "calls"),
         ("task.part", "running"), ("Watch", "history"),
     }  # fmt: skip
 
-    other, fresh, watch, after = start()
+    _, fresh, watch, after = start()
     fresh.lr = 0.2  # not changed in training: as the config says now
     after.to_restore = decode(values, CPU)
     fresh.outputs.append("of a hook of the start")
-    after.restore(other, fresh)
+    after.restore()
     assert fresh.outputs == [torch.tensor(2.0)] and fresh.average.sum == 3 and fresh.average.count == 0
     assert fresh.part.calls == 1 and fresh.part.running.tolist() == [1, 1] and fresh.best == (1, "a")
     assert watch.history == [0.5] and fresh.lr == 0.2
-    again, lost = after.changed(other, fresh)
+    again, lost = after.changed()
     assert lost == [] and again.keys() == {*values, ("task", "lr")}  # so that a second stop loses nothing
 
 
@@ -123,22 +122,22 @@ def test_what_is_one_object_stays_one():
     trainer, task, watch, attributes = start()
     task.all = {"losses": task.outputs, "mean": (watch.history,)}
     step(trainer, task)
-    torch.save(attributes.changed(trainer, task)[0], file := io.BytesIO())
+    torch.save(attributes.changed()[0], file := io.BytesIO())
     file.seek(0)
-    other, fresh, watch, after = start()
+    _, fresh, watch, after = start()
     after.to_restore = decode(torch.load(file, weights_only=True), CPU)
-    after.restore(other, fresh)
+    after.restore()
     assert fresh.all["losses"] is fresh.outputs == [torch.tensor(2.0)] and fresh.all["mean"][0] is watch.history
 
 
 def test_what_changes_and_is_no_data_is_named():
-    trainer, task, watch, attributes = start()
-    attributes.restore(trainer, task)
+    _, task, watch, attributes = start()
+    attributes.restore()
     task.draw.random()
     task.stream = iter([1])
     task.opened = print
     watch.parts = [nn.ReLU()]
-    values, lost = attributes.changed(trainer, task)
+    values, lost = attributes.changed()
     assert values == {}
     assert {sentence.split(" changes")[0] for sentence in lost} == {
         "task.draw (Generator)", "task.stream (list_iterator)", "task.opened (builtin_function_or_method)",

@@ -1,8 +1,11 @@
 import csv
+from pathlib import Path
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from conftest import SMALL
+from lab.tasks.classification import Classification
 from leyden.resume.records import Records, Table
 from leyden.run.run import Run
 
@@ -87,3 +90,26 @@ def test_the_samples_of_a_step_are_those_that_there_are(train, keys, samples):
     run = train("trainer.max_epochs=1", *keys)
     assert f", {samples} samples a step, " in (run / "train.log").read_text()
     assert Run(run).record["effective_batch"] == samples
+
+
+class Sparse(Classification):
+    """Logs each step, as Lightning does it by itself."""
+
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        self.log("train/plain", loss)
+        self.log("train/both", loss, on_step=True, on_epoch=True)
+        return loss
+
+
+def test_what_is_logged_by_step_alone_is_in_the_row_of_a_short_epoch(configure):
+    from train import train
+
+    cfg = configure(*SMALL, "trainer.log_every_n_steps=50", "trainer.max_epochs=2")
+    cfg.task._target_, cfg.trusted = f"{__name__}.Sparse", [__name__]
+    train(cfg)
+    run = Path(cfg.run_dir)
+    (first, last) = rows(run / "metrics.csv")
+    assert float(first["train/plain"]) != float(last["train/plain"]) == Run(run).metrics["train"]["train/plain"]
+    assert "train/both" in last and "train/both_step" not in last
+    assert (run / "train.log").read_text().count("train/plain") == 2

@@ -386,5 +386,5 @@ def test_a_checkpoint_says_where_it_is(train):
     for name in ("best.ckpt", "last.ckpt"):
         entry = checkpoints.read(run / "checkpoints" / name)["leyden"]
         assert entry["phase"] == "fit" and entry["resumable"] and entry["world_size"] == 1
-        assert len(entry["running"]) == 1 and all((run / file).exists() for file in entry["files"])
+        assert len(entry["running"]) == 1 and all((run / "tensorboard" / file).exists() for file in entry["files"])
     assert Run(run).record["exact"]

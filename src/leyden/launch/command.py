@@ -111,7 +111,7 @@ def sweep(function: Function, start: Start, config: str) -> None:
         node.job.config_name = "primary"
         typed = [key for key in typed if not (paths.CONF / name_of(key)).is_dir()]
     context = HydraContext(found.loader, Callbacks(found.tree))
-    job = partial(start_job, function, ranks.script(function))  # which is not known where a launcher has pickled it
+    job = partial(start_job, function, ranks.script(function))  # unknown where it was pickled
     sweeper = Plugins.instance().instantiate_sweeper(hydra_context=context, task_function=job, config=found.tree)
     with sweeps.kept(directory, found.line):
         sweeper.sweep(typed)
@@ -121,7 +121,7 @@ def start_job(function: Function, script: str, cfg: DictConfig) -> Any:
     """A job of a sweep, if it is still to be done."""
     open_screens()  # of a launcher's process
     cluster.translate()
-    if os.environ.get("SUBMITIT_EXECUTOR") == "slurm":  # whose handlers would requeue before anything is saved
+    if os.environ.get("SUBMITIT_EXECUTOR") == "slurm":  # whose handlers requeue before anything is saved
         ranks.listen()
     if cluster.follows():
         return cluster.join(function)
@@ -132,7 +132,7 @@ def start_job(function: Function, script: str, cfg: DictConfig) -> Any:
 def carry_out(function: Function, script: str, directory: Path, cfg: DictConfig, apart: bool = False) -> Any:
     """Fill in what only the start knows, and run; `apart`: not in this process."""
     cfg.run_dir = str(directory)
-    for key in ("root", "path"):  # the user's own files count from where the command was typed
+    for key in ("root", "path"):  # count from where the command was typed
         if cfg.data.get(key) and not OmegaConf.is_interpolation(cfg.data, key):
             cfg.data[key] = os.path.abspath(os.path.expanduser(cfg.data[key]))
     if cfg.seed is None:
@@ -149,7 +149,7 @@ def carry_out(function: Function, script: str, directory: Path, cfg: DictConfig,
     try:
         return ranks.start(script, cfg, directory, processes)
     except (ranks.RankError, SystemExit) as error:
+        end = (Status.FAILED, str(error)) if isinstance(error, ranks.RankError) else (Status.STOPPED,)
         if not before or run.record != before:  # else a run that goes on had not begun
-            failed = isinstance(error, ranks.RankError)
-            run.end(Status.FAILED if failed else Status.STOPPED, str(error) if failed else None)
+            run.end(*end)
         raise

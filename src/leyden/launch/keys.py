@@ -21,7 +21,7 @@ ELSEWHERE = {  # what other templates call it, as a pattern -> what to type here
     r"trainer\.(callbacks|logger|profiler)": r"'\1=[<option>]'",
     r"paths\.data_dir": "data_dir=<folder>",
     r"paths\.[^=]*|trainer\.default_root_dir": "log_dir=<folder>",
-    r"extras\b[^=]*": "--cfg job to see the config, or tags=[<word>]",
+    r"extras\b[^=]*": "--cfg job to see the config",
     "trainer=ddp_sim": "trainer=ddp",
     "debug=default": "debug=fast",
     "callbacks(=(none|null|default)|$)": "'callbacks=[]' (checkpoints are kept anyway)",

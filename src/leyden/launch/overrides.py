@@ -104,8 +104,8 @@ class Composed:
             if group in unused and not text.startswith("~"):  # it would change nothing
                 what = f"nothing in the config names ${{{group}}}; add {group}: ${{{group}}} to the YAML of the task"
                 self.mistakes.setdefault(text, f"{text}: {what}.")
-            if values[0].input_line != text and not line.multirun:
-                self.mistakes[text] = f"{text}: several values need -m; {QUOTE}."
+            if values[0].input_line != text and (not line.multirun or (merge and text in self.choices)):
+                self.mistakes[text] = f"{text}: several values need -m, and with rerun= keys; {QUOTE}."
         if not self.mistakes:
             ConfigLoaderImpl._apply_overrides_to_config([values[0] for values in self.keys.values()], tree)
         of_hydra = [text for text in line.keys if re.match("hydra[./]", name_of(text))]

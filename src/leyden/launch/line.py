@@ -1,4 +1,4 @@
-"""A command line: its overrides, Hydra's own flags, the text of --help, and the screen."""
+"""A command line: its overrides, Hydra's own flags, --help, and the screen."""
 
 import io
 import re

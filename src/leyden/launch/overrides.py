@@ -24,8 +24,8 @@ from leyden.run import configs
 
 QUOTE = "a list is 'key=[a,b]', text with other signs 'key=\"a, b\"'"
 GLOBAL = ("local", "experiment", "debug")  # files that speak of the whole tree
-Options = dict[str, list[Override]]  # what is typed -> its values, in a sweep several
-Merge = Callable[[DictConfig], DictConfig]  # puts the config of an old run in place of the composed one
+Options = dict[str, list[Override]]  # what is typed -> its values
+Merge = Callable[[DictConfig], DictConfig]  # puts an old run in the place of what is composed
 
 
 def compose(line: Line, conf: Path, merge: Merge | None = None) -> "Composed":
@@ -57,7 +57,7 @@ def without_hydra(tree: DictConfig) -> DictConfig:
 class Composed:
     """A command line in the configs that Hydra finds. `mistakes`: what is typed -> a sentence.
 
-    `tree` has Hydra's node. `base`, where an old run is in it, lacks that and the typed `keys`, but not the `choices`.
+    `base`, where an old run is in it: the `tree` with the `choices`, without Hydra's node and the `keys`.
     """
 
     tree: DictConfig
@@ -69,7 +69,6 @@ class Composed:
         if folder := line.flags.get("--config-dir"):
             require(Path(folder).is_dir(), "--config-dir", "a folder", folder)
             search_in(self.loader, folder)
-        self.parser: Any = OverridesParser.create(config_loader=self.loader)
         self.choices, self.keys = Options(), Options()
         for text in line.keys:
             values = self.values(text)
@@ -119,13 +118,14 @@ class Composed:
 
     def values(self, text: str) -> list[Override]:
         """Each value of a sweep, of an interval the start; none: it cannot be read."""
+        parse = OverridesParser.create(config_loader=self.loader).parse_overrides
         try:
-            override = self.parser.parse_overrides([text])[0]
+            override: Any = parse([text])[0]
             if not override.is_sweep_override():
                 return [override]
             interval = override.is_interval_sweep()
             texts = [f"{override.value().start:.15g}"] if interval else override.sweep_string_iterator()
-            return self.parser.parse_overrides([f"{override.get_key_element()}={value}" for value in texts])
+            return parse([f"{override.get_key_element()}={value}" for value in texts])
         except HydraException:
             self.mistakes[text] = f"{text} cannot be read; {QUOTE}."
             return []

@@ -15,7 +15,7 @@ from leyden.run import configs, keys, paths
 from leyden.run.run import Run, Status
 
 SHOWS = {"--cfg", "--info", "--hydra-help", "--version", "--shell-completion"}  # flags with which nothing runs
-# overrides of each script that are taken as they are typed
+# overrides that are taken as they are typed
 ASKED = {"train": "resume rerun sweep", "eval": "run", "predict": "run input output", "export": "run output"}
 OURS = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "run_dir", "hydra.searchpath")  # not to be typed
 NAME = r"|(?![.-])(?!latest$)(?!.*\.ckpt$)[\w.+@-]{1,100}"  # of a run, or none
@@ -81,7 +81,7 @@ def plan(argv: list[str], config: str) -> Start:
 
 
 def stored_config(line: Line, run: Run, purpose: str, asked: dict[str, str]) -> Composed:
-    """The config of a run with what is typed on top of it; UserError for what does not go with the purpose."""
+    """The config of a run with what is typed on top; UserError for what does not go with the purpose."""
     if purpose == "resume":
         require(not line.multirun, "resume", "typed without -m", asked["resume"])
         run.check_free()
@@ -114,7 +114,7 @@ def stored_config(line: Line, run: Run, purpose: str, asked: dict[str, str]) -> 
 
 
 def evaluate(tree: DictConfig, composed: DictConfig) -> None:
-    """Put what an evaluation has of its own in the place of the run's; how numbers are made is the run's."""
+    """Put what an evaluation has of its own in a run's config, but for how numbers are made."""
     kept = {name: tree.trainer.get(name) for name in ("precision", "deterministic", "benchmark")}
     tree.update(callbacks={}, profiler=None, logger={})
     tree.update(dict(composed.items_ex(resolve=False)))
@@ -134,12 +134,12 @@ def check_resumable(key: str, old: DictConfig, tree: DictConfig, run: Run) -> No
     name, new = name_of(key), f"init_from={run.directory} for a new run"
     then, now = (OmegaConf.select(each, name) for each in (old, tree))
     changed = set(then or ()) ^ set(now or ()) if name == "callbacks" else {name}
-    if then == now or changed <= {"gradients", "finite", "memory", "trainer"}:  # whose numbers are checked later
+    if then == now or changed <= {"gradients", "finite", "memory", "trainer"}:  # whose place is in the checkpoint
         return
     if name.startswith(("optimizer", "scheduler")):
         raise UserError(f"{key}: this is in the checkpoint; type {new}.")
     if tree.exact and keys.role(name) not in keys.RESUMABLE:
-        raise UserError(f"{key} would change the numbers; type exact=false to go on anyway, or {new}.")
+        raise UserError(f"{key} would change the numbers; type exact=false, or {new}.")
 
 
 def go_on_with_name(run: Run, found: Composed) -> Start:
@@ -159,7 +159,7 @@ def going_on(run: Run, found: Composed, asked: str = "", longer: bool = False) -
     """Go on from a checkpoint of a run, or from its newest; leaves where the run is complete."""
     where = paths.in_words(run.directory)
     if run.status == Status.FINISHED and not longer:
-        print(f"The run {where} is complete; python src/eval.py run={run.directory} tests it again.")
+        print(f"The run {where} is complete; python src/eval.py run={where} tests it again.")
         raise SystemExit(0)
     print(f"going on with {where}")
     checkpoint = run.checkpoints / Path(asked).name if asked.endswith(".ckpt") else run.directory

@@ -88,7 +88,7 @@ def single(function: Function, start: Start, config: str) -> None:
 
 
 def show(function: Function, start: Start, config: str) -> None:
-    """Let Hydra show its config, of a sweep that of the first job."""
+    """Let Hydra show its config, or that of a sweep's first job."""
     line, typed = start.config.line, start.config.choices | start.config.keys
     flags = [word for flag in line.flags.items() for word in flag if word not in ("", "--multirun")]
     sys.argv[1:] = flags + [str(values[0].input_line) for values in typed.values()]
@@ -96,7 +96,7 @@ def show(function: Function, start: Start, config: str) -> None:
 
 
 def sweep(function: Function, start: Start, config: str) -> None:
-    """Run a sweep by its sweeper, whose launcher composes each job."""
+    """Run a sweep by its sweeper; the launcher composes each job."""
     directory, found, node = start.directory, start.config, start.config.tree.hydra
     typed: Any = OmegaConf.to_container(node.overrides.task)
     quoted = str(directory).replace("'", "\\'").replace("${", "\\${")

@@ -134,7 +134,7 @@ class Composed:
         return [name for name in self.loader.repository.get_group_options(group) if not name.startswith("_")]
 
     def is_option(self, choice: Override) -> bool:
-        """Whether a group has what is chosen; if not, it is noted."""
+        """Whether a group has what is chosen, or note it."""
         text, group, value = str(choice.input_line), choice.key_or_group, choice.value()
         if choice.is_delete() and group not in keys.LISTS:
             return True

@@ -31,11 +31,11 @@ from leyden.run import configs, paths
 from leyden.run.run import Run, Status
 
 Function = Callable[[DictConfig], Any]
-UNWRITABLE = (errno.ENOSPC, errno.EACCES, errno.EPERM, errno.EROFS, errno.EDQUOT)
+UNWRITABLE = (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EDQUOT)
 
 
 def launch(function: Function, config: str) -> None:
-    """Run one command: a mistake of the user's ends in a sentence and status 2, a signal in 128 + its number."""
+    """Run one command: a mistake of the user's ends in status 2, a signal in 128 + its number."""
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors through to here
     path = filter(None, [str(paths.PROJECT / "src"), os.environ.get("PYTHONPATH")])
     os.environ["PYTHONPATH"] = os.pathsep.join(path)  # for what Hydra's launchers start
@@ -43,7 +43,7 @@ def launch(function: Function, config: str) -> None:
         cluster.translate()
         if ranks.entered():
             ranks.enter(function)
-        os.environ["LEYDEN_COMMAND"] = shlex.join(["python", *sys.argv])  # as typed, for run.json
+        os.environ["LEYDEN_COMMAND"] = shlex.join(["python", *sys.argv])  # for run.json
         ranks.listen()
         try:
             if cluster.follows():
@@ -88,7 +88,7 @@ def single(function: Function, start: Start, config: str) -> None:
 
 
 def show(function: Function, start: Start, config: str) -> None:
-    """Let Hydra show its config, of a sweep that of the first job."""
+    """Let Hydra show its config, or that of a sweep's first job."""
     line, typed = start.config.line, start.config.choices | start.config.keys
     flags = [word for flag in line.flags.items() for word in flag if word not in ("", "--multirun")]
     sys.argv[1:] = flags + [str(values[0].input_line) for values in typed.values()]
@@ -96,9 +96,9 @@ def show(function: Function, start: Start, config: str) -> None:
 
 
 def sweep(function: Function, start: Start, config: str) -> None:
-    """Run a sweep by its sweeper, whose launcher composes each job."""
+    """Run a sweep by its sweeper; the launcher composes each job."""
     directory, found, node = start.directory, start.config, start.config.tree.hydra
-    typed: Any = OmegaConf.to_container(node.overrides.task)  # with its interpolations
+    typed: Any = OmegaConf.to_container(node.overrides.task)
     quoted = str(directory).replace("'", "\\'").replace("${", "\\${")
     node.sweep.dir = configs.literal(str(directory))
     node.overrides.hydra += [f"hydra.job.name={config}", "hydra/job_logging=none", f"hydra.sweep.dir='{quoted}'"]
@@ -121,7 +121,7 @@ def start_job(function: Function, script: str, cfg: DictConfig) -> Any:
     """A job of a sweep, if it is still to be done."""
     open_screens()  # of a launcher's process
     cluster.translate()
-    if os.environ.get("SUBMITIT_EXECUTOR") == "slurm":  # whose handlers would requeue before anything is saved
+    if os.environ.get("SUBMITIT_EXECUTOR") == "slurm":  # whose handlers requeue before anything is saved
         ranks.listen()
     if cluster.follows():
         return cluster.join(function)
@@ -131,9 +131,9 @@ def start_job(function: Function, script: str, cfg: DictConfig) -> Any:
 
 
 def carry_out(function: Function, script: str, directory: Path, cfg: DictConfig, apart: bool = False) -> Any:
-    """Fill in what only the start knows, and run; `apart`: not in this process."""
+    """Fill in what the start knows, and run; `apart`: not in this process."""
     cfg.run_dir = str(directory)
-    for key in ("root", "path"):  # the user's own files count from where the command was typed
+    for key in ("root", "path"):  # count from where the command was typed
         if cfg.data.get(key) and not OmegaConf.is_interpolation(cfg.data, key):
             cfg.data[key] = os.path.abspath(os.path.expanduser(cfg.data[key]))
     if cfg.seed is None:
@@ -150,7 +150,7 @@ def carry_out(function: Function, script: str, directory: Path, cfg: DictConfig,
     try:
         return ranks.start(script, cfg, directory, processes)
     except (ranks.RankError, SystemExit) as error:
+        end = (Status.FAILED, str(error)) if isinstance(error, ranks.RankError) else (Status.STOPPED,)
         if not before or run.record != before:  # else a run that goes on had not begun
-            failed = isinstance(error, ranks.RankError)
-            run.end(Status.FAILED if failed else Status.STOPPED, str(error) if failed else None)
+            run.end(*end)
         raise

@@ -1,4 +1,4 @@
-"""One key of a command line: whether it is in the config, and whether its value is of the right type."""
+"""One key of a command line: whether it is in the config, and its value of the right type."""
 
 import ast
 import functools
@@ -21,7 +21,7 @@ ELSEWHERE = {  # what other templates call it, as a pattern -> what to type here
     r"trainer\.(callbacks|logger|profiler)": r"'\1=[<option>]'",
     r"paths\.data_dir": "data_dir=<folder>",
     r"paths\.[^=]*|trainer\.default_root_dir": "log_dir=<folder>",
-    r"extras\b[^=]*": "--cfg job to see the config, or tags=[<word>]",
+    r"extras\b[^=]*": "--cfg job to see the config",
     "trainer=ddp_sim": "trainer=ddp",
     "debug=default": "debug=fast",
     "callbacks(=(none|null|default)|$)": "'callbacks=[]' (checkpoints are kept anyway)",
@@ -76,7 +76,7 @@ def mistake(override: Any, flat: dict[str, Any], groups: dict[str, list[str]]) -
 
 
 def hint(key: str, known: list[str]) -> str:
-    """The end of a sentence: the key most like this one, or up to five whose last part is like its last."""
+    """The end of a sentence: the key most like this one, or up to five with a like last part."""
     near = get_close_matches(key, known, 1, 0.75)
     last = get_close_matches(key.rpartition(".")[2], {other.rpartition(".")[2] for other in known}, 5, 0.75)
     near = near or [other for other in known if other.rpartition(".")[2] in last][:5]

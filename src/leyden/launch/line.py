@@ -1,4 +1,4 @@
-"""A command line: its overrides, Hydra's own flags, the text of --help, and the screen."""
+"""A command line: its overrides, Hydra's own flags, --help, and the screen."""
 
 import io
 import re
@@ -13,7 +13,7 @@ from typing import Any
 from leyden import UserError, require
 from leyden.launch import keys
 
-# Hydra's own flags: those without a value, those with one, and all by their initials, such as -cn
+# Hydra's own flags: without a value, with one, and by their initials, such as -cn
 ALONE = ("--help", "--hydra-help", "--version", "--resolve", "--multirun")
 VALUED = ("--cfg", "--info", "--package", "--config-name", "--config-dir", "--shell-completion")
 SHORT = {"-" + "".join(re.findall(r"-(\w)", flag)): flag for flag in ALONE + VALUED}
@@ -77,7 +77,7 @@ def show_help(config: str, conf: Path) -> str:
         options = " ".join(sorted(file.stem for file in (conf / folder).glob("[!_]*.yaml")))
         if re.search(rf"^  - (optional )?{folder.parts[0]}:", text, re.M):
             lines += textwrap.wrap(f"{folder.as_posix():<14}{options}", 100, subsequent_indent=" " * 14)
-    keys = "Usual choices and keys, typed as in checkpoint.monitor=val/loss; --cfg job shows the whole config"
+    keys = "Choices and keys, typed as in checkpoint.monitor=val/loss; --cfg job shows all"
     return "\n".join([*lines, "", keys, "", text])
 
 
@@ -95,7 +95,7 @@ def open_screens() -> None:
     """Let stdout and stderr show `?` for a letter that they lack, and outlive their readers."""
     for name in ("stdout", "stderr"):
         stream: Any = getattr(sys, name)
-        if stream is None or stream is not getattr(sys, f"__{name}__"):  # somebody else's, or done before
+        if stream is None or stream is not getattr(sys, f"__{name}__"):  # another's, or done before
             continue
         stream.reconfigure(errors="replace")
         if not stream.isatty():

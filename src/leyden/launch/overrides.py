@@ -24,8 +24,8 @@ from leyden.run import configs
 
 QUOTE = "a list is 'key=[a,b]', text with other signs 'key=\"a, b\"'"
 GLOBAL = ("local", "experiment", "debug")  # files that speak of the whole tree
-Options = dict[str, list[Override]]  # what is typed -> its values, in a sweep several
-Merge = Callable[[DictConfig], DictConfig]  # puts the config of an old run in place of the composed one
+Options = dict[str, list[Override]]  # what is typed -> its values
+Merge = Callable[[DictConfig], DictConfig]  # puts an old run in the place of what is composed
 
 
 def compose(line: Line, conf: Path, merge: Merge | None = None) -> "Composed":
@@ -57,7 +57,7 @@ def without_hydra(tree: DictConfig) -> DictConfig:
 class Composed:
     """A command line in the configs that Hydra finds. `mistakes`: what is typed -> a sentence.
 
-    `tree` has Hydra's node. `base`, where an old run is in it, lacks that and the typed `keys`, but not the `choices`.
+    `base`, where an old run is in it: the `tree` with the `choices`, without Hydra's node and the `keys`.
     """
 
     tree: DictConfig
@@ -69,7 +69,6 @@ class Composed:
         if folder := line.flags.get("--config-dir"):
             require(Path(folder).is_dir(), "--config-dir", "a folder", folder)
             search_in(self.loader, folder)
-        self.parser: Any = OverridesParser.create(config_loader=self.loader)
         self.choices, self.keys = Options(), Options()
         for text in line.keys:
             values = self.values(text)
@@ -104,8 +103,8 @@ class Composed:
             if group in unused and not text.startswith("~"):  # it would change nothing
                 what = f"nothing in the config names ${{{group}}}; add {group}: ${{{group}}} to the YAML of the task"
                 self.mistakes.setdefault(text, f"{text}: {what}.")
-            if values[0].input_line != text and not line.multirun:
-                self.mistakes[text] = f"{text}: several values need -m; {QUOTE}."
+            if values[0].input_line != text and (not line.multirun or (merge and text in self.choices)):
+                self.mistakes[text] = f"{text}: several values need -m, and with rerun= keys; {QUOTE}."
         if not self.mistakes:
             ConfigLoaderImpl._apply_overrides_to_config([values[0] for values in self.keys.values()], tree)
         of_hydra = [text for text in line.keys if re.match("hydra[./]", name_of(text))]
@@ -119,13 +118,14 @@ class Composed:
 
     def values(self, text: str) -> list[Override]:
         """Each value of a sweep, of an interval the start; none: it cannot be read."""
+        parse = OverridesParser.create(config_loader=self.loader).parse_overrides
         try:
-            override = self.parser.parse_overrides([text])[0]
+            override: Any = parse([text])[0]
             if not override.is_sweep_override():
                 return [override]
             interval = override.is_interval_sweep()
             texts = [f"{override.value().start:.15g}"] if interval else override.sweep_string_iterator()
-            return self.parser.parse_overrides([f"{override.get_key_element()}={value}" for value in texts])
+            return parse([f"{override.get_key_element()}={value}" for value in texts])
         except HydraException:
             self.mistakes[text] = f"{text} cannot be read; {QUOTE}."
             return []
@@ -134,7 +134,7 @@ class Composed:
         return [name for name in self.loader.repository.get_group_options(group) if not name.startswith("_")]
 
     def is_option(self, choice: Override) -> bool:
-        """Whether a group has what is chosen; if not, it is noted."""
+        """Whether a group has what is chosen, or note it."""
         text, group, value = str(choice.input_line), choice.key_or_group, choice.value()
         if choice.is_delete() and group not in keys.LISTS:
             return True

@@ -1,4 +1,4 @@
-"""What a command line means: which directory, one run or many, and the config, with an old run in it or not."""
+"""What a command line means: a config, with an old run in it or not, and a directory, of one run or many."""
 
 import re
 import shlex
@@ -15,7 +15,7 @@ from leyden.run import configs, keys, paths
 from leyden.run.run import Run, Status
 
 SHOWS = {"--cfg", "--info", "--hydra-help", "--version", "--shell-completion"}  # flags with which nothing runs
-# overrides of each script that are taken as they are typed
+# overrides that are taken as they are typed
 ASKED = {"train": "resume rerun sweep", "eval": "run", "predict": "run input output", "export": "run output"}
 OURS = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "run_dir", "hydra.searchpath")  # not to be typed
 NAME = r"|(?![.-])(?!latest$)(?!.*\.ckpt$)[\w.+@-]{1,100}"  # of a run, or none
@@ -24,8 +24,6 @@ GROUPS = {  # what an old run is for -> the groups that may be typed, too
     "rerun": ("model", "data", "task", "optimizer", "scheduler", "trainer", "callbacks", "logger", "profiler", "hydra"),
     "run": ("trainer", "logger"),
 }
-PRECISION = ("precision", "deterministic", "benchmark")  # how a trainer makes numbers
-WATCHERS = {"gradients", "finite", "memory"}  # callbacks that only look
 
 
 @dataclass
@@ -83,7 +81,7 @@ def plan(argv: list[str], config: str) -> Start:
 
 
 def stored_config(line: Line, run: Run, purpose: str, asked: dict[str, str]) -> Composed:
-    """The config of a run with what is typed on top of it; UserError for what does not go with the purpose."""
+    """The config of a run with what is typed on top; UserError for what does not go with the purpose."""
     if purpose == "resume":
         require(not line.multirun, "resume", "typed without -m", asked["resume"])
         run.check_free()
@@ -110,16 +108,14 @@ def stored_config(line: Line, run: Run, purpose: str, asked: dict[str, str]) -> 
         return tree
 
     found = compose(line, paths.CONF, merge)
-    if several := [key for key, options in found.choices.items() if len(options) > 1]:
-        raise UserError(f"{several[0]}: a sweep of an old run varies keys, not groups.")
     for key in line.keys if purpose == "resume" else ():
         check_resumable(key, old, found.tree, run)
     return found
 
 
 def evaluate(tree: DictConfig, composed: DictConfig) -> None:
-    """Put what an evaluation has of its own in the place of the run's, but for how numbers are made."""
-    kept = {name: tree.trainer.get(name) for name in PRECISION}
+    """Put what an evaluation has of its own in a run's config, but for how numbers are made."""
+    kept = {name: tree.trainer.get(name) for name in ("precision", "deterministic", "benchmark")}
     tree.update(callbacks={}, profiler=None, logger={})
     tree.update(dict(composed.items_ex(resolve=False)))
     tree.trainer.update(kept)
@@ -128,31 +124,27 @@ def evaluate(tree: DictConfig, composed: DictConfig) -> None:
 
 
 def take_over(tree: DictConfig, composed: DictConfig, group: str) -> None:
-    """Put a typed group in the place of the run's; a trainer says where to compute, as epochs stay those of the run."""
+    """Put a typed group in the place of the run's; a trainer says only where to compute."""
     for key in [key for key in keys.PLACE if key.startswith(f"{group}.")] or [group]:
         OmegaConf.update(tree, key, OmegaConf.select(composed, key), merge=False, force_add=True)
 
 
 def check_resumable(key: str, old: DictConfig, tree: DictConfig, run: Run) -> None:
     """Raises UserError for what cannot be changed while a run goes on."""
-    name, new = name_of(key), f"init_from={run.directory} for a new run from its weights"
+    name, new = name_of(key), f"init_from={run.directory} for a new run"
     then, now = (OmegaConf.select(each, name) for each in (old, tree))
-    watched = name == "callbacks" and set(then or ()) ^ set(now or ()) <= WATCHERS
-    if then == now or watched or name == "trainer":  # how many processes it makes, the checkpoint knows
+    changed = set(then or ()) ^ set(now or ()) if name == "callbacks" else {name}
+    if then == now or changed <= {"gradients", "finite", "memory", "trainer"}:  # whose place is in the checkpoint
         return
     if name.startswith(("optimizer", "scheduler")):
         raise UserError(f"{key}: this is in the checkpoint; type {new}.")
     if tree.exact and keys.role(name) not in keys.RESUMABLE:
-        raise UserError(f"{key} would change the numbers; type exact=false to go on all the same, or {new}.")
+        raise UserError(f"{key} would change the numbers; type exact=false, or {new}.")
 
 
 def go_on_with_name(run: Run, found: Composed) -> Start:
-    """A command with name= that is typed again: it goes on, or starts where it was killed before its first step."""
+    """A command with name= that is typed again goes on, or starts where it was killed before a step."""
     run.check_free()
-    left = r"\..*|config\.yaml|train\.log|rank\d+\.log"  # by a run that was killed before its run.json
-    foreign = [path.name for path in run.directory.iterdir() if not re.fullmatch(left, path.name)]
-    if foreign and run.status == Status.UNKNOWN:
-        raise UserError(f"{run.directory} holds {foreign[0]}, which is of no run; type another name.")
     if not run.begun and run.status != Status.FINISHED:
         return Start("run", found, run.directory)
     then = split(shlex.split(run.record.get("command") or "")[2:], "train").typed
@@ -164,10 +156,10 @@ def go_on_with_name(run: Run, found: Composed) -> Start:
 
 
 def going_on(run: Run, found: Composed, asked: str = "", longer: bool = False) -> Start:
-    """A start that goes on from a checkpoint of a run, or from its newest; leaves where the run is complete."""
+    """Go on from a checkpoint of a run, or from its newest; leaves where the run is complete."""
     where = paths.in_words(run.directory)
     if run.status == Status.FINISHED and not longer:
-        print(f"The run {where} is complete; python src/eval.py run={run.directory} tests it again.")
+        print(f"The run {where} is complete; python src/eval.py run={where} tests it again.")
         raise SystemExit(0)
     print(f"going on with {where}")
     checkpoint = run.checkpoints / Path(asked).name if asked.endswith(".ckpt") else run.directory

@@ -42,7 +42,7 @@ def test_help_offers_groups_with_their_options_and_keys_with_their_comments():
         re.search(r"^model         cnn .*mlp .*resnet", text, re.M) and "_loader" not in text and "hydra/" not in text
     )
     assert "  - model: cnn\n" in text and "log_dir: logs           # folder of all runs" in text
-    assert all(len(line) <= 100 for line in text.partition("Usual choices")[0].splitlines())
+    assert all(len(line) <= 100 for line in text.partition("Choices and")[0].splitlines())
 
 
 def test_a_config_that_inherits_has_the_groups_and_keys_of_both():

@@ -73,7 +73,7 @@ def test_a_run_is_repeated_with_other_groups_and_keys(directory):
     assert tree.rerun == str(directory) and tree.name is None
     with pytest.raises(UserError, match="what can: model"):
         config(directory, "rerun", "experiment=digits_cnn")
-    with pytest.raises(UserError, match="varies keys, not groups"):
+    with pytest.raises(UserError, match="with rerun= keys"):
         config(directory, "rerun", "-m", "callbacks=[ema],[finite]")
 
 

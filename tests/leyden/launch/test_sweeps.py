@@ -265,7 +265,7 @@ def test_a_search_needs_no_flag_and_its_yaml_is_checked(cli, tmp_path):
         (["search=grid", "optimizer.lr=interval(1e-4,1e-2)"], "type search=optuna"),
         (["search=grid", "+hydra.sweeper.params.modl=cnn"], "Could not override 'modl'"),
         (["sweep=nowhere"], "sweep=latest"),
-        (["sweep=latest", "resume=latest"], "take one of them out"),
+        (["sweep=latest", "resume=latest"], "exclude each other"),
         (["search=optuna", "hydra.sweeper.pruner=null"], "a node with a _target_"),
         (["search=optuna", "hydra.sweeper.params=5"], "keys with their ranges"),
         (["search=optuna", "hydra.sweeper.n_jobs=0"], "at least 1"),

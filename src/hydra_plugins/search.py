@@ -25,10 +25,10 @@ SHOWN = 20  # rows of the table at a sweep's end
 
 
 class Grid(Sweeper):
-    """Every combination of `params`, the last range varying fastest; the launcher gets max_batch_size jobs at once."""
+    """Every combination, the last range varying fastest; `params` of a YAML have become overrides before this."""
 
-    def __init__(self, max_batch_size: int | None = None, params: dict[str, Any] | None = None):
-        self.size, self.params = max_batch_size, params
+    def __init__(self, max_batch_size: int | None = None, params: Any = None):
+        self.size = max_batch_size
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         self.hydra_context, self.config = hydra_context, config  # type: ignore[assignment]
@@ -37,11 +37,8 @@ class Grid(Sweeper):
         self.directory, self.retry = Path(config.hydra.sweep.dir), bool(config.get("retry_failed"))
 
     def sweep(self, arguments: list[str]) -> None:
-        """Run all jobs; a key that is typed takes the place of its line in the YAML."""
-        params = self.params or {}
-        require(isinstance(params, dict | DictConfig), "hydra.sweeper.params", "keys with their ranges", params)
-        texts = [f"{key}={value}" for key, value in params.items()] + arguments
-        parsed = OverridesParser.create(config_loader=self.hydra_context.config_loader).parse_overrides(texts)
+        """Run all jobs, and show what came of them."""
+        parsed = OverridesParser.create(config_loader=self.hydra_context.config_loader).parse_overrides(arguments)
         ranges = {override.get_key_element(): override for override in parsed}
         swept = {key: override for key, override in ranges.items() if override.is_sweep_override()}
         allowed = self.config.get("max_failures", 0)
@@ -82,13 +79,9 @@ class Grid(Sweeper):
 
 
 class Optuna(Grid):
-    """Trials of a study, `n_jobs` at a time, which several processes may share; a job's number is its trial's.
+    """Trials of a study, which several processes may share; a job's number is its trial's."""
 
-    `direction`: minimize or maximize; None: as the objective is compared. `study`: the settings of Search.
-    """
-
-    def __init__(self, n_jobs: int, direction: str | None, params: dict[str, Any] | None = None, **study: Any):
-        super().__init__(params=params)
+    def __init__(self, n_jobs: int, direction: str | None, params: Any = None, **study: Any):
         self.n_jobs, self.direction, self.study = n_jobs, direction, study
 
     def carry_out(self, swept: dict[str, Override], fixed: list[str]) -> None:

@@ -34,13 +34,7 @@ with contextlib.suppress(ImportError):  # Hydra imports this at each start; hydr
     from hydra_plugins.hydra_submitit_launcher.submitit_launcher import SlurmLauncher
 
     class Slurm(SlurmLauncher):
-        """Nodes, tasks and GPUs are those of trainer.num_nodes and trainer.devices.
-
-        Args:
-            dry_run: print the sbatch script of the first job instead of submitting
-            wait: for the ends of the jobs
-            params: of submitit's launcher
-        """
+        """A job for each run, all in one array."""
 
         def __init__(self, dry_run: bool = False, wait: bool = True, **params: Any):
             super().__init__(**params)

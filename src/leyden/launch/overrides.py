@@ -99,13 +99,17 @@ class Composition:
 
     def composed(self, merge: Merge | None) -> Composed:
         """The tree with all overrides, where nothing is mistaken."""
-        line, typed = self.line, self.choices | self.keys
-        tree = self.tree(self.choices)
+        line, tree = self.line, self.tree(self.choices)
         line.multirun |= getattr(tree.hydra.mode, "name", "") == "MULTIRUN"
         ranges, names = tree.hydra.sweeper.get("params"), [name_of(key) for key in line.keys]
-        for key in ranges if line.multirun and isinstance(ranges, DictConfig) else ():  # of a search's YAML
-            if key not in names:
-                self.read(f"{key}={ranges[key]}")
+        for key in ranges if line.multirun and isinstance(ranges, DictConfig) else ():
+            if name_of(key) not in names:  # a search's YAML types it
+                line.keys.append(f"{key}={ranges[key]}")
+                self.read(line.keys[-1])
+        typed = self.choices | self.keys
+        for text in typed:
+            if name_of(text).startswith("hydra.sweeper.params"):
+                self.mistakes[text] = f"{text}: type the key itself, as in optimizer.lr=1e-3,1e-2."
         for group in GLOBAL:
             if isinstance(tree.get(group), DictConfig):
                 self.mistakes[group] = f"conf/{group}: its file needs the first line '# @package _global_'."

@@ -263,11 +263,10 @@ def test_a_search_needs_no_flag_and_its_yaml_is_checked(cli, tmp_path):
         (["search=optuna", "hydra.sweeper.n_trials=many"], "whole number"),
         (["search=optuna", "optimizer.lr=1e-3"], "nothing to search"),
         (["search=grid", "optimizer.lr=interval(1e-4,1e-2)"], "type search=optuna"),
-        (["search=grid", "+hydra.sweeper.params.modl=cnn"], "Could not override 'modl'"),
+        (["search=grid", "+hydra.sweeper.params.modl=cnn"], "type the key itself"),
         (["sweep=nowhere"], "sweep=latest"),
         (["sweep=latest", "resume=latest"], "take one of them out"),
         (["search=optuna", "hydra.sweeper.pruner=null"], "a node with a _target_"),
-        (["search=optuna", "hydra.sweeper.params=5"], "keys with their ranges"),
         (["search=optuna", "hydra.sweeper.n_jobs=0"], "at least 1"),
         (["search=optuna", "optimizer.lr=range(1,1)"], "has no values"),
     ):

@@ -18,7 +18,6 @@ from leyden.launch import sweeps
 from leyden.run import paths
 from leyden.run.run import Run, Status
 
-POLL = 5  # seconds
 OVER = re.compile("BOOT_FAIL|CANCELLED|COMPLETED|DEADLINE|FAILED|NODE_FAIL|OUT_OF_MEMORY|PREEMPTED|TIMEOUT|UNKNOWN")
 KEYS = {  # what sbatch says when it refuses -> what to type then
     "gres|generic resource": "trainer=cpu, or fewer trainer.devices",
@@ -49,8 +48,8 @@ with contextlib.suppress(ImportError):  # Hydra imports this at each start; hydr
 
             assert self.hydra_context and self.config
             hydra = self.config.hydra
-            follow = hydra.sweeper.get("n_trials") or hydra.sweeper.get("max_batch_size")
-            require(self.wait or not follow, "hydra.launcher.wait", "true, as jobs follow from others' ends", False)
+            waits = self.wait or not (hydra.sweeper.get("n_trials") or hydra.sweeper.get("max_batch_size"))
+            require(waits, "hydra.launcher.wait", "true, as jobs follow from others' ends", False)
             load = self.hydra_context.config_loader.load_sweep_config
             cfgs = [load(self.config, list(overrides)) for overrides in job_overrides]
             size, *others = [size_of(cfg.trainer) for cfg in cfgs]
@@ -110,7 +109,7 @@ def watch(waiting: dict[Any, Path]) -> None:
     over: dict[Any, list[str]] = {}  # at the last look: SLURM's number and state
     command = ["squeue", "-rht", "all", "-o", "%i|%A|%T", "-j", next(iter(waiting)).job_id.partition("_")[0]]
     while waiting:
-        time.sleep(POLL)
+        time.sleep(5)
         asked = subprocess.run(command, capture_output=True, text=True)
         if asked.returncode and "Invalid job id" not in asked.stderr:  # which it says of what is long over
             continue

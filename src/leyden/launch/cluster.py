@@ -20,8 +20,6 @@ from leyden.files import lock, read_json
 from leyden.launch import ranks
 from leyden.run.run import Run, Status, started_again
 
-WAIT = timedelta(minutes=10)  # that the ranks wait for each other
-SILENCE = 5  # seconds without a sign of life, after which a rank is lost
 SHARED: list[Any] = []  # the store, which ends when rank 0 lets go of it
 HELD: list[Any] = []  # the lock of this process's GPU, until it ends
 
@@ -49,18 +47,6 @@ def follows() -> bool:
     return ranks.outside() and os.environ["RANK"] != "0"
 
 
-def fit(trainer: DictConfig) -> None:
-    """Set the trainer's processes to those that were started; UserError where it asks for others."""
-    world = int(os.environ["WORLD_SIZE"])
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", world))
-    for key, number in (("devices", here), ("num_nodes", world // here)):
-        good = str(trainer[key]) in ("auto", "-1", "1", str(number))
-        require(good, f"trainer.{key}", f"{number}, as many as were started, or left out", trainer[key])
-        trainer[key] = number
-    if trainer.strategy == "auto" and world > 1:
-        trainer.strategy = "ddp"
-
-
 def share(text: str) -> None:
     """Give the others a config as rank 0, or the status that they are to leave with; only the first word."""
     if not SHARED:
@@ -85,7 +71,7 @@ def store() -> Any:
     """What all ranks share; UserError where they do not come."""
     from torch.distributed import rendezvous
 
-    meeting = ThreadPool(1).apply_async(lambda: next(iter(rendezvous("env://", timeout=WAIT)))[0])
+    meeting = ThreadPool(1).apply_async(lambda: next(iter(rendezvous("env://", timeout=timedelta(minutes=10))))[0])
     try:
         return meeting.get()  # meanwhile a signal is heard, which ends the process
     except Exception as error:  # of sockets, of torch, of the time
@@ -93,8 +79,15 @@ def store() -> Any:
 
 
 def lead(function: Callable[[DictConfig], Any], cfg: DictConfig) -> Any:
-    """Run the function as rank 0, on a config that the others get, too."""
-    fit(cfg.trainer)
+    """Run the function as rank 0, on a config that the others get, too; UserError where it asks for other numbers."""
+    trainer, world = cfg.trainer, int(os.environ["WORLD_SIZE"])
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", world))
+    for key, number in (("devices", here), ("num_nodes", world // here)):
+        good = str(trainer[key]) in ("auto", "-1", "1", str(number))
+        require(good, f"trainer.{key}", f"{number}, as many as were started, or left out", trainer[key])
+        trainer[key] = number
+    if trainer.strategy == "auto" and world > 1:
+        trainer.strategy = "ddp"
     share(OmegaConf.to_yaml(cfg))
     return together(function, cfg)
 
@@ -142,7 +135,7 @@ def lost_ranks() -> str:
     everyone = [f"alive {number}" for number in range(int(os.environ["WORLD_SIZE"]))]
     try:
         before = SHARED[0].multi_get(everyone)
-        time.sleep(SILENCE)
+        time.sleep(5)
         after = SHARED[0].multi_get(everyone)
     except RuntimeError:  # the store has gone with its rank
         return "0"

@@ -74,13 +74,10 @@ def outside() -> bool:
 
 
 class Rank(subprocess.Popen):
-    """A rank as the job process sees it: in a session of its own, with a pipe that ends with the job.
-
-    `left`: what it has left there: a value, a UserError, or the words of another error and its time.
-    """
+    """A rank as the job process sees it: in a session of its own, with a pipe that ends with the job."""
 
     def __init__(self, number: int, script: str, words: dict[str, Any], run_dir: Path):
-        self.number, self.left = number, dict[str, Any]()
+        self.number, self.left = number, dict[str, Any]()  # a value, a mistake, or an error and its time
         self.log = run_dir / (f"rank{number}.log" if number else "train.log")
         self.pipe, its_end = Pipe()
         words = words | {"RANK": number, "LOCAL_RANK": number, "LEYDEN_RANK_PIPE": its_end.fileno()}
@@ -135,9 +132,9 @@ def start(script: str, cfg: DictConfig, run_dir: Path, processes: int) -> Any:
 
 
 def wait(ranks: list[Rank], received: list[int], lag: float) -> Rank | None:
-    """Wait for all, pass a signal on, kill who is late or after a second signal; returns the first that went wrong.
+    """Wait for all, and at most `lag` seconds after one has finished; returns the first that went wrong.
 
-    `lag`: seconds that the others may work on after one has finished.
+    A signal is passed on, a second one kills.
     """
     running, culprit, deadline, passed = list(ranks), None, float("inf"), False
     while running:

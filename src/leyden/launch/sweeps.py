@@ -29,17 +29,15 @@ OF_HYDRA = (
 )
 
 
-def find(asked: str, logs: Path) -> Path:
-    """The directory of a sweep, by its path or as the latest; UserError if there is no such sweep."""
-    for path in paths.sweeps(logs) if asked == "latest" else (Path(asked).expanduser(), paths.in_project(asked)):
-        if "keys" in read_json(path / "sweep.json"):
-            return path.resolve()
-    raise UserError(f"There is no sweep {asked} in {logs}; type sweep=latest, or train.py -m <key>=<a>,<b> for one.")
-
-
 def go_on(line: Line, asked: str, logs: Path) -> Path:
-    """Put what a sweep was started with before what is typed now, which wins; returns the sweep's directory."""
-    directory = find(asked, logs)
+    """Put what a sweep was started with before what is typed now, which wins; returns the sweep's directory.
+
+    Raises UserError: there is no such sweep, or what it was started with may run anything.
+    """
+    places = paths.sweeps(logs) if asked == "latest" else [Path(asked).expanduser(), paths.in_project(asked)]
+    directory = next((path.resolve() for path in places if "keys" in read_json(path / "sweep.json")), None)
+    if directory is None:
+        raise UserError(f"There is no sweep {asked} in {logs}; type sweep=latest, or train.py -m <key>=<a>,<b>.")
     said, typed = read_json(directory / "sweep.json"), {name_of(key) for key in line.keys}
     keys = [str(key) for key in said["keys"] if name_of(str(key)) not in typed]
     config = str(line.value("-cn", "--config-name") or said.get("config") or line.config)
@@ -91,10 +89,7 @@ def is_left(directory: Path, retry: bool) -> bool:
 
 
 def attempt(directory: Path, cfg: DictConfig, carry_out: Callable[[DictConfig, bool], Any]) -> Any:
-    """Try a job of a sweep unless it is done, being run, or failed before; returns its objective, None without one.
-
-    `carry_out` gets True for a job that ended with its process: in one of its own it cannot take the sweep with it.
-    """
+    """Try a job of a sweep unless it is done, being run, or failed before; returns its objective, None without one."""
     run, record = Run(directory), {}
     try:
         with run.claim():
@@ -105,7 +100,7 @@ def attempt(directory: Path, cfg: DictConfig, carry_out: Callable[[DictConfig, b
             if run.config_file.is_file():  # it was stopped: its own config, not what conf/ says now
                 tree = configs.continued(directory, cfg)
                 configs.set_resume_checkpoint(tree, run, str(directory))
-            return carry_out(tree, record.get("status") == Status.RUNNING)
+            return carry_out(tree, record.get("status") == Status.RUNNING)  # apart, if it killed its process before
     except Busy as busy:
         print(f"job {directory.name} is not started: {busy}", flush=True)
     except Exception as error:  # this job's alone

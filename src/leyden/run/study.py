@@ -1,6 +1,5 @@
 """A study of Optuna: where it is kept, how its parts are made, and what a job asks it."""
 
-import os
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -42,13 +41,6 @@ def store(directory: Path, url: str | None) -> Any:
     except Exception as error:  # of JSON, of SQLAlchemy, of each driver
         what = f"{'hydra.sweeper.storage' if url else journal} cannot be used: {said(error)}"
         raise UserError(f"{what}; name another storage, or start a new search.") from error
-
-
-def repair_journal(file: Path) -> None:
-    """Cut off the last line where a process was killed, or the disk was full, while it was written."""
-    content = file.read_bytes() if file.is_file() else b""
-    if content and not content.endswith(b"\n"):
-        os.truncate(file, content.rfind(b"\n") + 1)
 
 
 def judge(directory: Path, checked: Callable[[Any], Any]) -> Callable[[float, int], bool] | None:

@@ -1,6 +1,7 @@
 """A search with Optuna: what it proposes, and what it is told; several processes may share it."""
 
 import math
+import os
 import tempfile
 import zlib
 from pathlib import Path
@@ -13,7 +14,7 @@ from leyden.files import lock, read_json, write_json
 from leyden.launch import sweeps
 from leyden.run import paths
 from leyden.run.run import DONE, Run, Status
-from leyden.run.study import build, optuna, repair_journal, store
+from leyden.run.study import build, optuna, store
 
 
 def values_of(override: Override) -> list[str]:
@@ -48,14 +49,11 @@ class Search:
 
     A trial has the number of its job. One that was stopped or lost stays open, and is proposed again. Each proposal
     has a seed of its own, so that a search that was stopped goes on as one that was not.
-
-    `spaces`: key -> distribution; `retry`: propose failed trials again, too; `settings`: those of
-    conf/hydra/sweeper/optuna.yaml.
     """
 
     def __init__(self, directory: Path, spaces: dict[str, Any], direction: str, retry: bool = False, **settings: Any):
         self.directory, self.spaces, self.retry, self.settings = directory, spaces, retry, settings
-        self.tried: set[int] = set()  # jobs that this process has started
+        self.tried, journal = set[int](), directory / "study.log"  # jobs that this process has started
         self.sweep = str(read_json(directory / "sweep.json").get("id") or directory.name)  # a moved one keeps its name
         name, url, pruner = settings["study_name"] or self.sweep, settings["storage"], settings["pruner"]
         if url and url.startswith("sqlite:///"):  # its file counts from the project
@@ -64,8 +62,9 @@ class Search:
         shared = f"leyden-{zlib.crc32(f'{url} {name}'.encode()):x}.lock"
         self.lock = lock(Path(tempfile.gettempdir(), shared) if url else directory / ".lock")
         with self.lock:  # one makes the tables
-            if not url:
-                repair_journal(directory / "study.log")
+            content = journal.read_bytes() if journal.is_file() else b""
+            if content and not content.endswith(b"\n"):  # a process was killed, or the disk was full
+                os.truncate(journal, content.rfind(b"\n") + 1)
             words = {"study_name": name, "direction": direction, "load_if_exists": True}
             self.study = optuna().create_study(storage=store(directory, url), **words)
         if (is_to := self.study.direction.name.lower()) != direction:

@@ -85,12 +85,12 @@ def test_what_is_typed_wins_over_what_a_sweep_was_started_with(tmp_path):
     assert sweeps.go_on(line, "latest", tmp_path) == sweep
     assert line.keys == ["a=1", "b=3", "c=4", "stop_on_failure=true"] and line.multirun
     assert line.config == "mine"
-    assert sweeps.find(str(sweep), tmp_path) == sweep
+    assert sweeps.go_on(split([], "train"), str(sweep), tmp_path) == sweep
     for asked in ("z", str(tmp_path)):
         with pytest.raises(UserError, match=r"sweep=latest"):
-            sweeps.find(asked, tmp_path)
+            sweeps.go_on(line, asked, tmp_path)
     with pytest.raises(UserError, match=r"train.py -m"):
-        sweeps.find("latest", tmp_path / "empty")
+        sweeps.go_on(line, "latest", tmp_path / "empty")
 
 
 @pytest.mark.parametrize(

@@ -28,10 +28,10 @@ HELD: list[Any] = []  # the lock of this process's GPU, until it ends
 
 
 def translate() -> None:
-    """Give a task of srun the variables that torchrun would have set, so that there is one kind of rank."""
+    """Give a task of srun the variables of torchrun, so that there is one kind of rank."""
     env = os.environ
-    env.pop("SLURM_NTASKS", None)  # then Lightning leaves SLURM alone, its own way to requeue a job with it
-    tasks = int(env.get("SLURM_STEP_NUM_TASKS") or 1)  # a batch script is no step: nobody has started its tasks
+    env.pop("SLURM_NTASKS", None)  # then Lightning does not requeue jobs in its own way
+    tasks = int(env.get("SLURM_STEP_NUM_TASKS") or 1)  # nobody has started those of a batch script
     if tasks == 1 or "RANK" in env or ranks.entered():
         return
     nodes, job = int(env["SLURM_STEP_NUM_NODES"]), env["SLURM_JOB_ID"]
@@ -48,7 +48,7 @@ def follows() -> bool:
 
 
 def share(text: str) -> None:
-    """Give the others a config as rank 0, or the status that they are to leave with; only the first word."""
+    """Give the others a config, or the status that they are to leave with; only the first word counts."""
     if not SHARED:
         SHARED.append(None)  # where nobody comes, not a second time
         print(f"waiting for {os.environ['WORLD_SIZE']} ranks, which srun or torchrun must start", file=sys.stderr)
@@ -79,7 +79,7 @@ def store() -> Any:
 
 
 def lead(function: Callable[[DictConfig], Any], cfg: DictConfig) -> Any:
-    """Run the function as rank 0, on a config that the others get, too; UserError where it asks for other numbers."""
+    """Run the function as rank 0, on a config that the others get, too; UserError for other numbers of processes."""
     trainer, world = cfg.trainer, int(os.environ["WORLD_SIZE"])
     here = int(os.environ.get("LOCAL_WORLD_SIZE", world))
     for key, number in (("devices", here), ("num_nodes", world // here)):
@@ -131,7 +131,7 @@ def together(function: Callable[[DictConfig], Any], cfg: DictConfig) -> Any:
 
 
 def lost_ranks() -> str:
-    """The numbers of the ranks that give no sign of life; empty where this one is the first to fail."""
+    """The numbers of the ranks that give no sign of life, if any."""
     everyone = [f"alive {number}" for number in range(int(os.environ["WORLD_SIZE"]))]
     try:
         before = SHARED[0].multi_get(everyone)

@@ -1,4 +1,4 @@
-"""A search with Optuna: what it proposes, and what it is told; several processes may share it."""
+"""A search with Optuna: what it proposes, and what it is told."""
 
 import math
 import os
@@ -18,7 +18,7 @@ from leyden.run.study import build, optuna, store
 
 
 def values_of(override: Override) -> list[str]:
-    """The values of a range, one after the other; UserError where there are none, or no end of them."""
+    """The values of a range; UserError where there are none, or no end of them."""
     if override.is_interval_sweep():
         raise UserError(f"{override.input_line}: an interval has no list of values; type search=optuna.")
     if not (values := list(override.sweep_string_iterator())):
@@ -75,7 +75,7 @@ class Search:
         write_json(directory / "study.json", {"storage": url, "name": name, "pruner": pruner})
 
     def trials(self, *states: str) -> list[Any]:
-        """All trials of the study, or those in one of these states that are this sweep's, or nobody's yet."""
+        """All trials of the study, or those in some states that are this sweep's, or nobody's yet."""
         known = self.study.get_trials(deepcopy=False)
         mine = [trial for trial in known if trial.user_attrs.get("sweep", self.sweep) == self.sweep]
         return [trial for trial in mine if trial.state.name in states] if states else known
@@ -83,7 +83,7 @@ class Search:
     def propose(self, at_once: int) -> dict[int, list[str]]:
         """The next jobs, number -> overrides; none: the search is at its end.
 
-        Two processes may propose one job that has not begun: the second to claim its directory leaves it to the first.
+        Two processes may propose one job that has not begun; the first to claim its directory has it.
         """
         with self.lock:
             self.settle()
@@ -101,7 +101,7 @@ class Search:
         return Run(self.directory / str(trial.number))
 
     def ask(self) -> int:
-        """The number of a new trial, which has its values; UserError where the sampler refuses the ranges."""
+        """The number of a new trial with its values; UserError where the sampler refuses the ranges."""
         seed, node = self.settings["seed"], self.settings["sampler"]
         own = None if seed is None else zlib.crc32(f"{seed} {len(self.trials())}".encode())
         self.study.sampler = build(node, seed=own)
@@ -113,7 +113,7 @@ class Search:
         return trial.number
 
     def settle(self) -> None:
-        """Tell the study of each job that has ended, and of trials whose process was killed before they had a job."""
+        """Tell the study of jobs that have ended, and of trials whose process was killed before they had one."""
         states = optuna().trial.TrialState
         for trial in self.trials("RUNNING"):
             run, state = self.job(trial), None

@@ -151,10 +151,10 @@ def test_a_job_is_tried_where_something_is_left_to_do(tmp_path, status, retry, t
     assert value == (0.75 if tried else None)
 
 
-@pytest.mark.parametrize("what", [f"{sweeps.LOST} OUT_OF_MEMORY of its job 7_3", "rank 1, 3 was lost; see SLURM"])
+@pytest.mark.parametrize("what", ["SLURM says OUT_OF_MEMORY of its job 7_3", "rank 1, 3 was lost; see SLURM"])
 def test_a_job_that_slurm_lost_is_tried_again(tmp_path, what):
     """Without retry_failed=true: it was not its own fault."""
-    sweeps.fail(tmp_path / "3", what)
+    sweeps.fail(tmp_path / "3", UserError(what))
     assert Run(tmp_path / "3").status == "failed"
     cfg = OmegaConf.create({"retry_failed": False, "objective": "val/acc"})
     assert sweeps.attempt(tmp_path / "3", cfg, lambda cfg, apart: 0.75) == 0.75

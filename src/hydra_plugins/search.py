@@ -55,7 +55,7 @@ class Grid(Sweeper):
         jobs = sweeps.numbered(self.directory, [[*fixed, *job] for job in itertools.product(*choices)])
         left = [number for number in jobs if sweeps.is_left(self.directory / str(number), self.retry)]
         if len(left) < len(jobs):
-            print(f"{many(len(jobs) - len(left))} of {len(jobs)} done already", flush=True)
+            print(f"{len(jobs) - len(left)} of {len(jobs)} jobs are done already", flush=True)
         size = self.size or len(jobs)
         for start in range(0, len(left), size):
             self.launch({number: jobs[number] for number in left[start : start + size]})
@@ -108,15 +108,9 @@ def conclude(directory: Path, allowed: int) -> None:
     best = [replace(table, rows=table.rows.head(SHOWN)) for table in tables.tables(runs)]
     print(tables.written(best, "text"))
     where = shlex.quote(str(paths.in_words(directory)))
-    statuses = ", ".join(f"{n} {status}" for status, n in runs.status.value_counts().items())
-    print(
-        f"{many(len(runs))}: {statuses}\ntable and picture: python src/report.py {where} --plot report.png", flush=True
-    )
+    print("jobs:", ", ".join(f"{n} {status}" for status, n in runs.status.value_counts().items()))
+    print(f"table and picture: python src/report.py {where} --plot report.png", flush=True)
     failed = runs.path[~runs.status.isin([*DONE, Status.RUNNING])]
     if len(failed) > allowed:
-        what = f"{many(len(failed))} failed: {tables.named(failed, directory.resolve())}; see train.log of each"
-        raise Failed(f"{what}, and try again: python src/train.py sweep={where} retry_failed=true")
-
-
-def many(count: int) -> str:
-    return f"{count} job{'s' * (count != 1)}"
+        again = f"python src/train.py sweep={where} retry_failed=true"
+        raise Failed(f"Failed jobs: {tables.named(failed, directory.resolve())}; see train.log of each. Again: {again}")

@@ -1,4 +1,4 @@
-"""The sweepers of Hydra: every combination, or what Optuna proposes. Both go on with a sweep that was stopped."""
+"""The sweepers: every combination, or what Optuna proposes; both go on with a sweep that was stopped."""
 
 import itertools
 import os
@@ -10,7 +10,6 @@ from typing import Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
-from hydra.plugins.launcher import Launcher
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
@@ -25,23 +24,20 @@ SHOWN = 20  # rows of the table at a sweep's end
 
 
 class Grid(Sweeper):
-    """Every combination of `params`, the last range varying fastest; the launcher gets max_batch_size jobs at once."""
+    """Every combination, the last range varying fastest; `params` have become overrides before this."""
 
-    def __init__(self, max_batch_size: int | None = None, params: dict[str, Any] | None = None):
-        self.size, self.params = max_batch_size, params
+    def __init__(self, max_batch_size: int | None = None, params: Any = None):
+        self.size = max_batch_size
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         self.hydra_context, self.config = hydra_context, config  # type: ignore[assignment]
         launcher = Plugins.instance().instantiate_launcher
-        self.launcher: Launcher = launcher(hydra_context=hydra_context, task_function=task_function, config=config)
+        self.launcher: Any = launcher(hydra_context=hydra_context, task_function=task_function, config=config)
         self.directory, self.retry = Path(config.hydra.sweep.dir), bool(config.get("retry_failed"))
 
     def sweep(self, arguments: list[str]) -> None:
-        """Run all jobs; a key that is typed takes the place of its line in the YAML."""
-        params = self.params or {}
-        require(isinstance(params, dict | DictConfig), "hydra.sweeper.params", "keys with their ranges", params)
-        texts = [f"{key}={value}" for key, value in params.items()] + arguments
-        parsed = OverridesParser.create(config_loader=self.hydra_context.config_loader).parse_overrides(texts)
+        """Run all jobs, and show what came of them."""
+        parsed = OverridesParser.create(config_loader=self.hydra_context.config_loader).parse_overrides(arguments)
         ranges = {override.get_key_element(): override for override in parsed}
         swept = {key: override for key, override in ranges.items() if override.is_sweep_override()}
         allowed = self.config.get("max_failures", 0)
@@ -59,7 +55,7 @@ class Grid(Sweeper):
         jobs = sweeps.numbered(self.directory, [[*fixed, *job] for job in itertools.product(*choices)])
         left = [number for number in jobs if sweeps.is_left(self.directory / str(number), self.retry)]
         if len(left) < len(jobs):
-            print(f"{many(len(jobs) - len(left))} of {len(jobs)} done already", flush=True)
+            print(f"{len(jobs) - len(left)} of {len(jobs)} jobs are done already", flush=True)
         size = self.size or len(jobs)
         for start in range(0, len(left), size):
             self.launch({number: jobs[number] for number in left[start : start + size]})
@@ -74,21 +70,16 @@ class Grid(Sweeper):
         except Exception as error:  # of joblib, whose processes all go where one is killed
             if isinstance(error, UserError) or at_once == 1:
                 raise
-            print(f"a process was lost ({type(error).__name__}); its jobs go on, each apart", flush=True)
             done = self.launcher.launch(named, initial_job_idx=min(jobs))
-        for number, job in zip(jobs, done, strict=True):
+        for number, job in zip(jobs, done, strict=False):  # SLURM's launcher returns none
             if isinstance(error := job._return_value, Exception):  # what the job could not say itself
-                sweeps.fail(self.directory / str(number), f"{type(error).__name__}: {error}")
+                sweeps.fail(self.directory / str(number), error)
 
 
 class Optuna(Grid):
-    """Trials of a study, `n_jobs` at a time, which several processes may share; a job's number is its trial's.
+    """Trials of a study, which several processes may share; a job's number is its trial's."""
 
-    `direction`: minimize or maximize; None: as the objective is compared. `study`: the settings of Search.
-    """
-
-    def __init__(self, n_jobs: int, direction: str | None, params: dict[str, Any] | None = None, **study: Any):
-        super().__init__(params=params)
+    def __init__(self, n_jobs: int, direction: str | None, params: Any = None, **study: Any):
         self.n_jobs, self.direction, self.study = n_jobs, direction, study
 
     def carry_out(self, swept: dict[str, Override], fixed: list[str]) -> None:
@@ -100,8 +91,7 @@ class Optuna(Grid):
             raise UserError("There is nothing to search; type a range such as 'optimizer.lr=interval(1e-4,1e-1)'.")
         mode = configs.mode(cfg.objective, cfg.checkpoint.monitor, cfg.checkpoint.mode)
         wanted = self.direction or {"min": "minimize", "max": "maximize"}.get(str(mode), "")
-        unsure = f"minimize or maximize, as {cfg.objective} does not say which is better"
-        require(wanted in ("minimize", "maximize"), "hydra.sweeper.direction", unsure, wanted)
+        require(wanted in ("minimize", "maximize"), "hydra.sweeper.direction", "minimize or maximize", wanted)
         spaces = {key: search.space(each, OmegaConf.select(cfg, each.key_or_group)) for key, each in swept.items()}
         found = search.Search(self.directory, spaces, wanted, self.retry, **self.study)
         while jobs := found.propose(cluster.at_once(self.n_jobs, self.study["n_trials"])):
@@ -109,8 +99,8 @@ class Optuna(Grid):
 
 
 def conclude(directory: Path, allowed: int) -> None:
-    """Print the table of a sweep, best first, and how its jobs ended; Failed where more failed than allowed."""
-    from leyden.report import results, tables  # and with them pandas, which a single run does not need
+    """Print a sweep's table, best first, and how its jobs ended; Failed where more failed than allowed."""
+    from leyden.report import results, tables  # and pandas, which a single run does not need
 
     if not any(directory.glob("*/run.json")):
         return
@@ -118,15 +108,9 @@ def conclude(directory: Path, allowed: int) -> None:
     best = [replace(table, rows=table.rows.head(SHOWN)) for table in tables.tables(runs)]
     print(tables.written(best, "text"))
     where = shlex.quote(str(paths.in_words(directory)))
-    statuses = ", ".join(f"{n} {status}" for status, n in runs.status.value_counts().items())
-    print(f"{many(len(runs))}: {statuses}")
+    print("jobs:", ", ".join(f"{n} {status}" for status, n in runs.status.value_counts().items()))
     print(f"table and picture: python src/report.py {where} --plot report.png", flush=True)
     failed = runs.path[~runs.status.isin([*DONE, Status.RUNNING])]
     if len(failed) > allowed:
         again = f"python src/train.py sweep={where} retry_failed=true"
-        names = tables.named(failed, directory.resolve())
-        raise Failed(f"{many(len(failed))} failed: {names}; see train.log of each. Try again: {again}")
-
-
-def many(count: int) -> str:
-    return f"{count} job{'s' * (count != 1)}"
+        raise Failed(f"Failed jobs: {tables.named(failed, directory.resolve())}; see train.log of each. Again: {again}")

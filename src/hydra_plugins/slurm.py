@@ -1,4 +1,4 @@
-"""A SLURM job for each run of a sweep, by submitit: its numbers are the trainer's, and SLURM says how it ended."""
+"""A SLURM job for each run of a sweep, by submitit; nodes and tasks are the trainer's numbers."""
 
 import contextlib
 import io
@@ -11,14 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.singleton import Singleton
-from hydra.core.utils import JobReturn, JobStatus
 
 from leyden import UserError, require
 from leyden.launch import sweeps
 from leyden.run import paths
 from leyden.run.run import Run, Status
 
-POLL = 5  # seconds
 OVER = re.compile("BOOT_FAIL|CANCELLED|COMPLETED|DEADLINE|FAILED|NODE_FAIL|OUT_OF_MEMORY|PREEMPTED|TIMEOUT|UNKNOWN")
 KEYS = {  # what sbatch says when it refuses -> what to type then
     "gres|generic resource": "trainer=cpu, or fewer trainer.devices",
@@ -30,17 +28,11 @@ KEYS = {  # what sbatch says when it refuses -> what to type then
     "": "hydra.launcher.dry_run=true, which shows the script",
 }
 
-with contextlib.suppress(ImportError):  # Hydra imports this at each start; hydra/launcher=slurm says what is missing
+with contextlib.suppress(ImportError):  # Hydra imports this at each start
     from hydra_plugins.hydra_submitit_launcher.submitit_launcher import SlurmLauncher
 
     class Slurm(SlurmLauncher):
-        """Nodes, tasks and GPUs are those of trainer.num_nodes and trainer.devices.
-
-        Args:
-            dry_run: print the sbatch script of the first job instead of submitting
-            wait: for the ends of the jobs
-            params: of submitit's launcher
-        """
+        """A job for each run, all in one array."""
 
         def __init__(self, dry_run: bool = False, wait: bool = True, **params: Any):
             super().__init__(**params)
@@ -49,14 +41,14 @@ with contextlib.suppress(ImportError):  # Hydra imports this at each start; hydr
             limit = f"export LEYDEN_REQUEUES={self.params.pop('max_num_timeout')}"
             self.params["setup"] = [limit, *(self.params.get("setup") or [])]
 
-        def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[Any]:
             """Raises UserError where the jobs ask for different numbers, or SLURM does not take them."""
             from submitit.slurm import slurm
 
             assert self.hydra_context and self.config
             hydra = self.config.hydra
-            follow = hydra.sweeper.get("n_trials") or hydra.sweeper.get("max_batch_size")
-            require(self.wait or not follow, "hydra.launcher.wait", "true, as jobs follow from others' ends", False)
+            waits = self.wait or not (hydra.sweeper.get("n_trials") or hydra.sweeper.get("max_batch_size"))
+            require(waits, "hydra.launcher.wait", "true, as jobs follow from others' ends", False)
             load = self.hydra_context.config_loader.load_sweep_config
             cfgs = [load(self.config, list(overrides)) for overrides in job_overrides]
             size, *others = [size_of(cfg.trainer) for cfg in cfgs]
@@ -77,7 +69,7 @@ with contextlib.suppress(ImportError):  # Hydra imports this at each start; hydr
                     print(f"squeue shows what they do, and this the table: python src/report.py {where}")
                     raise SystemExit(0)
                 watch({job: root / str(cfg.hydra.sweep.subdir) for job, cfg in zip(jobs, cfgs, strict=True)})
-            return [JobReturn(status=JobStatus.COMPLETED)] * len(cfgs)  # each run says itself what came of it
+            return []  # each run says itself what came of it
 
         def submit(self, params: dict[str, Any], overrides: Sequence[Sequence[str]], first: int) -> list[Any]:
             """submitit's jobs; UserError, and no file of them, where sbatch refuses them."""
@@ -109,14 +101,11 @@ def size_of(trainer: Any) -> dict[str, int]:
 
 
 def watch(waiting: dict[Any, Path]) -> None:
-    """Wait for the ends of jobs, job -> run directory; a run that could not say its end gets SLURM's word for it.
-
-    Two looks have to agree, as files may be late.
-    """
-    over: dict[Any, list[str]] = {}  # at the last look: SLURM's number and state
+    """Wait for the ends of jobs, job -> run directory; a run that could not say its end gets SLURM's word for it."""
+    over: dict[Any, list[str]] = {}  # at the last look, as files may be late: SLURM's number and state
     command = ["squeue", "-rht", "all", "-o", "%i|%A|%T", "-j", next(iter(waiting)).job_id.partition("_")[0]]
     while waiting:
-        time.sleep(POLL)
+        time.sleep(5)
         asked = subprocess.run(command, capture_output=True, text=True)
         if asked.returncode and "Invalid job id" not in asked.stderr:  # which it says of what is long over
             continue
@@ -129,4 +118,4 @@ def watch(waiting: dict[Any, Path]) -> None:
             record = Run(folder).record
             mine = (record.get("slurm") or {}).get("job") == number  # not another sweep's
             if not record or (mine and record["status"] == Status.RUNNING):
-                sweeps.fail(folder, f"{sweeps.LOST} {state} of its job {job.job_id}; see {job.paths.stderr}")
+                sweeps.fail(folder, UserError(f"SLURM says {state} of its job {job.job_id}; see {job.paths.stderr}"))

@@ -1,4 +1,4 @@
-"""What runs beside this process: ranks that torchrun or SLURM has started, and other jobs of a sweep."""
+"""What runs beside this process: ranks of torchrun or SLURM, and other jobs of a sweep."""
 
 import os
 import re
@@ -20,8 +20,6 @@ from leyden.files import lock, read_json
 from leyden.launch import ranks
 from leyden.run.run import Run, Status, started_again
 
-WAIT = timedelta(minutes=10)  # that the ranks wait for each other
-SILENCE = 5  # seconds without a sign of life, after which a rank is lost
 SHARED: list[Any] = []  # the store, which ends when rank 0 lets go of it
 HELD: list[Any] = []  # the lock of this process's GPU, until it ends
 
@@ -30,18 +28,14 @@ HELD: list[Any] = []  # the lock of this process's GPU, until it ends
 
 
 def translate() -> None:
-    """Give a task of srun the variables that torchrun would have set, so that there is one kind of rank.
-
-    A batch script is no step: nobody has started its tasks.
-    """
+    """Give a task of srun the variables of torchrun, so that there is one kind of rank."""
     env = os.environ
-    env.pop("SLURM_NTASKS", None)  # then Lightning leaves SLURM alone, its own way to requeue a job with it
-    tasks = int(env.get("SLURM_STEP_NUM_TASKS") or 1)
+    env.pop("SLURM_NTASKS", None)  # then Lightning does not requeue jobs in its own way
+    tasks = int(env.get("SLURM_STEP_NUM_TASKS") or 1)  # nobody has started those of a batch script
     if tasks == 1 or "RANK" in env or ranks.entered():
         return
     nodes, job = int(env["SLURM_STEP_NUM_NODES"]), env["SLURM_JOB_ID"]
-    for name, old in (("RANK", "PROCID"), ("LOCAL_RANK", "LOCALID"), ("GROUP_RANK", "NODEID")):
-        env[name] = env[f"SLURM_{old}"]
+    env.update(RANK=env["SLURM_PROCID"], LOCAL_RANK=env["SLURM_LOCALID"], GROUP_RANK=env["SLURM_NODEID"])
     env.update(WORLD_SIZE=str(tasks), LOCAL_WORLD_SIZE=str(tasks // nodes), TORCHELASTIC_RUN_ID=job)
     first = re.sub(r"\[(\d+).*", r"\1", env["SLURM_STEP_NODELIST"]).split(",")[0]  # such as node[01-04,7],gpu2
     env.setdefault("MASTER_ADDR", first)
@@ -49,26 +43,14 @@ def translate() -> None:
 
 
 def follows() -> bool:
-    """Whether this process does as another one does, which is rank 0."""
+    """Whether this process does as rank 0 does."""
     return ranks.outside() and os.environ["RANK"] != "0"
 
 
-def fit(trainer: DictConfig) -> None:
-    """Set the trainer's processes to those that were started; UserError where it asks for other numbers."""
-    world = int(os.environ["WORLD_SIZE"])
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", world))
-    for key, number in (("devices", here), ("num_nodes", world // here)):
-        good = str(trainer[key]) in ("auto", "-1", "1", str(number))
-        require(good, f"trainer.{key}", f"{number}, as many as were started, or left out", trainer[key])
-        trainer[key] = number
-    if trainer.strategy == "auto" and world > 1:
-        trainer.strategy = "ddp"
-
-
 def share(text: str) -> None:
-    """Give the others a config as rank 0, or the status that they are to leave with; the first word counts."""
+    """Give the others a config, or the status that they are to leave with; only the first word counts."""
     if not SHARED:
-        SHARED.append(None)  # after a signal, or where nobody comes, not a second time
+        SHARED.append(None)  # where nobody comes, not a second time
         print(f"waiting for {os.environ['WORLD_SIZE']} ranks, which srun or torchrun must start", file=sys.stderr)
         SHARED[0] = store()
         SHARED[0].set("config", text)
@@ -76,7 +58,7 @@ def share(text: str) -> None:
 
 @contextmanager
 def awaited() -> Iterator[None]:
-    """Let the others leave as rank 0 does, if it has not come to a config."""
+    """Let the others leave as rank 0 does, where it has shared no config."""
     try:
         yield
     finally:
@@ -86,10 +68,10 @@ def awaited() -> Iterator[None]:
 
 
 def store() -> Any:
-    """What all ranks share before there is a process group; UserError where they do not come."""
+    """What all ranks share; UserError where they do not come."""
     from torch.distributed import rendezvous
 
-    meeting = ThreadPool(1).apply_async(lambda: next(iter(rendezvous("env://", timeout=WAIT)))[0])
+    meeting = ThreadPool(1).apply_async(lambda: next(iter(rendezvous("env://", timeout=timedelta(minutes=10))))[0])
     try:
         return meeting.get()  # meanwhile a signal is heard, which ends the process
     except Exception as error:  # of sockets, of torch, of the time
@@ -97,14 +79,21 @@ def store() -> Any:
 
 
 def lead(function: Callable[[DictConfig], Any], cfg: DictConfig) -> Any:
-    """Run the function as rank 0, on a config that the other ranks get, too."""
-    fit(cfg.trainer)
+    """Run the function as rank 0, on a config that the others get, too; UserError for other numbers of processes."""
+    trainer, world = cfg.trainer, int(os.environ["WORLD_SIZE"])
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", world))
+    for key, number in (("devices", here), ("num_nodes", world // here)):
+        good = str(trainer[key]) in ("auto", "-1", "1", str(number))
+        require(good, f"trainer.{key}", f"{number}, as many as were started, or left out", trainer[key])
+        trainer[key] = number
+    if trainer.strategy == "auto" and world > 1:
+        trainer.strategy = "ddp"
     share(OmegaConf.to_yaml(cfg))
     return together(function, cfg)
 
 
 def join(function: Callable[[DictConfig], Any]) -> Any:
-    """Run the function on rank 0's config, as another rank; leave as rank 0 did where it has none."""
+    """Run the function as another rank, on rank 0's config; leave as it did where there is none."""
     SHARED.append(store())
     text = SHARED[0].get("config").decode()
     if text.isdecimal():
@@ -115,7 +104,7 @@ def join(function: Callable[[DictConfig], Any]) -> Any:
 
 
 def together(function: Callable[[DictConfig], Any], cfg: DictConfig) -> Any:
-    """Run the function in one of several ranks; RankError where another one is lost, which ends the collectives."""
+    """Run the function in one of several ranks; RankError where another one is lost."""
     if cfg.trainer.devices > 1 and ranks.gpus(cfg.trainer.accelerator) == 1:  # each sees its own, as number 0
         os.environ.update(LOCAL_RANK="0", GROUP_RANK=os.environ["RANK"])
         cfg.trainer.update(devices=1, num_nodes=int(os.environ["WORLD_SIZE"]))
@@ -142,11 +131,11 @@ def together(function: Callable[[DictConfig], Any], cfg: DictConfig) -> Any:
 
 
 def lost_ranks() -> str:
-    """The numbers of the ranks that give no sign of life; empty where this one is the first to fail."""
+    """The numbers of the ranks that give no sign of life, if any."""
     everyone = [f"alive {number}" for number in range(int(os.environ["WORLD_SIZE"]))]
     try:
         before = SHARED[0].multi_get(everyone)
-        time.sleep(SILENCE)
+        time.sleep(5)
         after = SHARED[0].multi_get(everyone)
     except RuntimeError:  # the store has gone with its rank
         return "0"
@@ -154,7 +143,7 @@ def lost_ranks() -> str:
 
 
 def requeued(folder: Path) -> Path | None:
-    """The directory in a folder that this command made in this job of SLURM, before SLURM started the job again."""
+    """The directory that this command made in this job of SLURM, before SLURM started the job again."""
     restart = os.environ.get("SLURM_RESTART_COUNT")
     for path in sorted(folder.glob("*/"), reverse=True) if restart else []:
         then = Run(path).record or read_json(path / "sweep.json")
@@ -174,7 +163,7 @@ def at_once(n_jobs: int | None, jobs: int) -> int:
 
 
 def take_gpu(trainer: DictConfig) -> None:
-    """Of several jobs at a time on a machine with several GPUs, give each process one that no other has."""
+    """Of several jobs at a time on several GPUs, give each process one that no other has."""
     if HELD or int(os.environ.get("LEYDEN_PARALLEL", 1)) == 1 or str(trainer.devices) not in ("auto", "1", "-1"):
         return
     count = ranks.gpus(trainer.accelerator)

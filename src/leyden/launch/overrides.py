@@ -71,15 +71,27 @@ class Composed:
             search_in(self.loader, folder)
         self.choices, self.keys = Options(), Options()
         for text in line.keys:
-            values = self.values(text)
-            chooses = values and self.options(values[0].key_or_group) and not isinstance(values[0].value(), dict)
-            if good := [each for each in values if not chooses or self.is_option(each)]:
-                (self.choices if chooses else self.keys)[text] = good
+            self.read(text)
+
+    def read(self, text: str) -> None:
+        """Take in what is typed, of a group or of a key."""
+        values = self.values(text)
+        chooses = values and self.options(values[0].key_or_group) and not isinstance(values[0].value(), dict)
+        if good := [each for each in values if not chooses or self.is_option(each)]:
+            (self.choices if chooses else self.keys)[text] = good
 
     def compose(self, merge: Merge | None) -> None:
         """Make the tree; the keys are in it if nothing is mistaken."""
         line, tree = self.line, self.choose(self.choices)
         line.multirun |= tree.hydra.mode == RunMode.MULTIRUN
+        ranges, names = tree.hydra.sweeper.get("params"), [name_of(key) for key in line.keys]
+        for key in ranges if line.multirun and isinstance(ranges, DictConfig) else ():
+            if name_of(key) not in names:  # a search's YAML types it
+                line.keys.append(f"{key}={ranges[key]}")
+                self.read(line.keys[-1])
+        for text in self.keys:
+            if name_of(text).startswith("hydra.sweeper.params"):
+                self.mistakes[text] = f"{text}: type the key itself, as in optimizer.lr=1e-3,1e-2."
         for group in GLOBAL:
             if isinstance(tree.get(group), DictConfig):
                 self.mistakes[group] = f"conf/{group}: its file needs the first line '# @package _global_'."

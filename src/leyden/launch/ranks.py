@@ -1,4 +1,4 @@
-"""One process per device: the job process starts them from the composed config and waits; it never trains itself."""
+"""One process per device: the job process starts them from the composed config and waits."""
 
 import faulthandler
 import os
@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from leyden import UserError, require, said
 
-GRACE = 10  # seconds that the other ranks get to end by themselves after one has failed
+GRACE = 10  # seconds that the others get to end by themselves after one has failed
 SIGNALS = [number for number in signal.Signals if number.name in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2")]
 
 
@@ -32,20 +32,17 @@ class RankError(RuntimeError):
 
 
 def count(trainer: DictConfig) -> int:
-    """Processes to start on this machine; 1: train in this process. Whether there are as many GPUs, Lightning says."""
+    """Processes to start on this machine; 1: train in this one. If there are too few GPUs, Lightning says so."""
     devices = str(trainer.devices)
     known = re.fullmatch(r"auto|-1|[1-9]\d*|\[\d+(, \d+)*\]", devices)
     require(bool(known), "trainer.devices", "a number, auto or a list such as [0,1]", devices)
     here = int(devices) if devices.isdecimal() else len(re.findall(r"\d+", devices))
-    if devices in ("auto", "-1"):  # without a GPU ddp means two, so that the same command works anywhere
-        several = re.search("ddp|parallel", str(trainer.strategy).lower())
-        here = gpus(trainer.accelerator) or (2 if several else 1)
+    if devices in ("auto", "-1"):  # without GPUs ddp means two, so that it works anywhere
+        here = gpus(trainer.accelerator) or 1 + bool(re.search("ddp|parallel", str(trainer.strategy).lower()))
     nodes = max(trainer.num_nodes, int(os.environ.get("SLURM_NNODES") or 1) if here > 1 else 1)
     if nodes > 1 and not outside():
-        torchrun = (
-            f"torchrun --nnodes={nodes} --nproc-per-node={here} --rdzv-backend=c10d --rdzv-endpoint=<first>:29500"
-        )
-        raise UserError(f"A run on {nodes} nodes needs a start on each: type srun python, or {torchrun}, for python.")
+        torchrun = f"torchrun --nnodes={nodes} --nproc-per-node={here} --rdzv-endpoint=<first>:29500 (see README.md)"
+        raise UserError(f"A run on {nodes} nodes needs a start on each: type srun python, or {torchrun}.")
     return here
 
 
@@ -66,7 +63,7 @@ def listen() -> None:
 
 
 def outside() -> bool:
-    """Whether torchrun, or srun in the words of torchrun, started this process as a rank."""
+    """Whether torchrun, or srun in its words, started this process as a rank."""
     return not entered() and {"RANK", "WORLD_SIZE"} <= os.environ.keys()
 
 
@@ -74,13 +71,10 @@ def outside() -> bool:
 
 
 class Rank(subprocess.Popen):
-    """A rank as the job process sees it: in a session of its own, with a pipe that ends with the job.
-
-    `left`: what it has left there: a value, a UserError, or the words of another error and its time.
-    """
+    """A rank as the job process sees it, in a session of its own; its pipe ends with the job."""
 
     def __init__(self, number: int, script: str, words: dict[str, Any], run_dir: Path):
-        self.number, self.left = number, dict[str, Any]()
+        self.number, self.left = number, dict[str, Any]()  # a value, a mistake, or an error and its time
         self.log = run_dir / (f"rank{number}.log" if number else "train.log")
         self.pipe, its_end = Pipe()
         words = words | {"RANK": number, "LOCAL_RANK": number, "LEYDEN_RANK_PIPE": its_end.fileno()}
@@ -102,9 +96,9 @@ class Rank(subprocess.Popen):
 
 
 def start(script: str, cfg: DictConfig, run_dir: Path, processes: int) -> Any:
-    """Run a script with cfg in new processes, one per rank, and wait; returns what rank 0 returned.
+    """Run a script in new processes, one per rank, and wait; returns what rank 0 returned.
 
-    Raises UserError where a rank did, SystemExit(128 + signal) after a signal, RankError for any other bad end.
+    Raises UserError where a rank did, SystemExit(128 + signal) after a signal, RankError for other bad ends.
     """
     ranks, received = [], []
     before = {number: signal.signal(number, lambda number, _: received.append(number)) for number in SIGNALS}
@@ -115,7 +109,7 @@ def start(script: str, cfg: DictConfig, run_dir: Path, processes: int) -> Any:
             port = reserved.getsockname()[1]
             if sys.platform != "linux":  # where a second socket may not have it
                 reserved.close()
-            # torchrun's variables; the run id makes Lightning read them also inside a SLURM job
+            # torchrun's; the run id makes Lightning read them also inside a SLURM job
             words = {"WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes, "GROUP_RANK": 0, "MASTER_PORT": port}
             words |= {"MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_RUN_ID": f"leyden-{port}"}
             for number in range(processes):
@@ -135,9 +129,9 @@ def start(script: str, cfg: DictConfig, run_dir: Path, processes: int) -> Any:
 
 
 def wait(ranks: list[Rank], received: list[int], lag: float) -> Rank | None:
-    """Wait for all, pass a signal on, kill who is late or after a second signal; returns the first that went wrong.
+    """Wait for all, and at most `lag` seconds after one has finished; returns the first that went wrong.
 
-    `lag`: seconds that the others may work on after one has finished.
+    A signal is passed on, a second one kills.
     """
     running, culprit, deadline, passed = list(ranks), None, float("inf"), False
     while running:
@@ -146,17 +140,17 @@ def wait(ranks: list[Rank], received: list[int], lag: float) -> Rank | None:
             running.remove(rank)
             fine = "value" in rank.left
             culprit = culprit or (None if fine else rank)
-            deadline = min(deadline, time.monotonic() + (lag if fine or rank.returncode - 128 in SIGNALS else GRACE))
+            deadline = min(deadline, time.monotonic() + (lag if fine or received else GRACE))
         if received and not passed:
             passed = True
             for rank in running:
                 rank.send_signal(received[0])
             time.sleep(1)
-            del received[1:]  # `timeout` signals a process and then its group: that is one signal
+            del received[1:]  # `timeout` signals a process and then its group
         late = time.monotonic() > deadline
         if late and running and not culprit:
-            raise RankError(f"rank {running[0].number} was still running {lag:g} s after another rank had finished")
-        # SLURM's SIGTERM after its warning, for which all leave anyway, is no second signal
+            raise RankError(f"rank {running[0].number} was still running {lag:g} s after another had finished")
+        # not SLURM's SIGTERM after its warning: all leave anyway
         insisted = len(received) > 1 and received[0] in (signal.SIGTERM, signal.SIGINT)
         for rank in running if late or insisted else []:
             rank.kill()
@@ -167,9 +161,8 @@ def outcome(ranks: list[Rank], culprit: Rank | None, received: list[int]) -> Any
     """Rank 0's value, or the error that the ranks' ends amount to."""
     if mistakes := [rank.left["mistake"] for rank in ranks if "mistake" in rank.left]:
         raise mistakes[0]
-    died = max(-culprit.returncode, culprit.returncode - 128) if culprit else 0  # of this signal, or obeyed it
-    if (stop := received[0] if received else died) in SIGNALS:
-        raise SystemExit(128 + stop)
+    if received:
+        raise SystemExit(128 + received[0])
     if not culprit:
         return ranks[0].left["value"]
     if "error" in culprit.left:  # the first to leave need not be the first that failed
@@ -189,7 +182,7 @@ def entered() -> bool:
 
 
 def enter(function: Callable[[DictConfig], Any]) -> NoReturn:
-    """Be a rank: run function(cfg) on the config of the job process, leave it a value or an error, exit."""
+    """Be a rank: run the function on the job process's config, leave it a value or an error, exit."""
     job = Connection(int(os.environ["LEYDEN_RANK_PIPE"]))
     cfg: Any = job.recv()
 

@@ -1,4 +1,4 @@
-"""A sweep: its directory, what it was started with, the numbers of its jobs, and how one job is tried."""
+"""A sweep: what it was started with, the numbers of its jobs, and how one is tried."""
 
 import os
 import re
@@ -15,9 +15,8 @@ from leyden.launch.line import Line, name_of
 from leyden.run import configs, paths
 from leyden.run.run import DONE, Busy, Run, Status, slurm_job
 
-POLICY = ("retry_failed", "max_failures", "stop_on_failure")  # what may be typed anew for a sweep that goes on
-ELSEWHERE = re.compile(rf"({'|'.join(POLICY)}|log_dir)=|hydra\.")  # what does not tell jobs from each other
-LOST = "SLURM says"  # how the reason of a job begins that did not end by itself
+POLICY = ("retry_failed", "max_failures", "stop_on_failure")  # holds for one start of a sweep
+ELSEWHERE = re.compile(rf"({'|'.join(POLICY)}|log_dir)=|hydra\.")  # does not tell jobs from each other
 # what of a sweep.json, which may be another's, can make nothing run that is not in conf/
 KEYS = r"[+~]*(?!hydra\b|own\b|trusted\b|.*_target_|.*\.\.)\w[\w./-]*(=.*)?"
 OF_HYDRA = (
@@ -29,17 +28,15 @@ OF_HYDRA = (
 )
 
 
-def find(asked: str, logs: Path) -> Path:
-    """The directory of a sweep, by its path or as the latest; UserError if there is no such sweep."""
-    for path in paths.sweeps(logs) if asked == "latest" else (Path(asked).expanduser(), paths.in_project(asked)):
-        if "keys" in read_json(path / "sweep.json"):
-            return path.resolve()
-    raise UserError(f"There is no sweep {asked} in {logs}; type sweep=latest, or train.py -m <key>=<a>,<b> for one.")
-
-
 def go_on(line: Line, asked: str, logs: Path) -> Path:
-    """Put what a sweep was started with before what is typed now, which wins; returns the sweep's directory."""
-    directory = find(asked, logs)
+    """Put what a sweep was started with before what is typed now, which wins; returns its directory.
+
+    Raises UserError: there is no such sweep, or what it was started with may run anything.
+    """
+    places = paths.sweeps(logs) if asked == "latest" else [Path(asked).expanduser(), paths.in_project(asked)]
+    directory = next((path.resolve() for path in places if "keys" in read_json(path / "sweep.json")), None)
+    if directory is None:
+        raise UserError(f"There is no sweep {asked} in {logs}; type sweep=latest, or train.py -m <key>=<a>,<b>.")
     said, typed = read_json(directory / "sweep.json"), {name_of(key) for key in line.keys}
     keys = [str(key) for key in said["keys"] if name_of(str(key)) not in typed]
     config = str(line.flags.get("--config-name") or said.get("config") or line.config)
@@ -47,7 +44,7 @@ def go_on(line: Line, asked: str, logs: Path) -> Path:
     refused += [key for key in keys if "$" in key and (paths.CONF / name_of(key)).is_dir()]  # another option then
     refused += [] if re.fullmatch(r"\w[\w.-]*", config) else [config]
     if refused:
-        what = f"has {' '.join(refused[0].split())}, which may run anything; if you know it, type it again"
+        what = f"has {refused[0]!r}, which may run anything; if it is yours, type it again"
         raise UserError(f"{directory}/sweep.json {what}.")
     line.keys = keys + line.keys
     line.typed, line.multirun, line.config = list(line.keys), True, config.removesuffix(".yaml")
@@ -84,17 +81,14 @@ def numbered(directory: Path, jobs: list[list[str]]) -> dict[int, list[str]]:
 
 
 def is_left(directory: Path, retry: bool) -> bool:
-    """Whether a job is still to be done: it is not at its end, was lost, or failed and is to be tried again."""
+    """Whether a job is still to be done: it is not at its end, or failed and is to be tried again."""
     record = Run(directory).record
-    lost = re.match(rf"{LOST}|rank [\d, ]+ was lost", str(record.get("reason")))
-    return record.get("status") not in (*DONE, *([] if lost or retry else [Status.FAILED]))
+    again = retry or "SLURM" in str(record.get("reason"))  # which lost it, or one of its ranks
+    return record.get("status") not in (*DONE, *([] if again else [Status.FAILED]))
 
 
 def attempt(directory: Path, cfg: DictConfig, carry_out: Callable[[DictConfig, bool], Any]) -> Any:
-    """Try a job of a sweep unless it is done, being run, or failed before; returns its objective, None without one.
-
-    `carry_out` gets True for a job that ended with its process: in one of its own it cannot take the sweep with it.
-    """
+    """Try a job of a sweep unless it is done, being run, or failed before; returns its objective, if any."""
     run, record = Run(directory), {}
     try:
         with run.claim():
@@ -105,23 +99,22 @@ def attempt(directory: Path, cfg: DictConfig, carry_out: Callable[[DictConfig, b
             if run.config_file.is_file():  # it was stopped: its own config, not what conf/ says now
                 tree = configs.continued(directory, cfg)
                 configs.set_resume_checkpoint(tree, run, str(directory))
-            return carry_out(tree, record.get("status") == Status.RUNNING)
+            return carry_out(tree, record.get("status") == Status.RUNNING)  # apart, if it killed its process
     except Busy as busy:
         print(f"job {directory.name} is not started: {busy}", flush=True)
     except Exception as error:  # this job's alone
-        what = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-        if isinstance(error, UserError) and record and run.record == record:
-            print(f"job {directory.name} did not go on: {what}", flush=True)  # refused, and as it was
+        if isinstance(error, UserError) and record and run.record == record:  # refused, and as it was
+            print(f"job {directory.name} did not go on: {error}", flush=True)
         else:
-            fail(directory, what)
+            fail(directory, error)
         if cfg.get("stop_on_failure"):
             raise SystemExit(1) from error
     return None
 
 
-def fail(directory: Path, what: str) -> None:
+def fail(directory: Path, error: Exception) -> None:
     """Note why a job failed, where the run itself could not."""
-    run = Run(directory)
+    run, what = Run(directory), str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
     directory.mkdir(exist_ok=True)  # of a job that SLURM has not started
     print(f"job {directory.name} failed: {what.splitlines()[0]}", flush=True)
     if run.status != Status.FAILED:

@@ -1,6 +1,5 @@
 """A study of Optuna: where it is kept, how its parts are made, and what a job asks it."""
 
-import os
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +23,7 @@ def optuna() -> Any:
 
 
 def build(node: Any, **keywords: Any) -> Any:
-    """A sampler or pruner from its node; UserError if there is none of this name, or it takes other arguments."""
+    """A sampler or pruner from its node; UserError if it cannot be built."""
     require(isinstance(node, dict) and "_target_" in node, "a sampler or pruner", "a node with a _target_", node)
     try:
         return instantiate(node, **keywords, _convert_="all")
@@ -33,7 +32,7 @@ def build(node: Any, **keywords: Any) -> Any:
 
 
 def store(directory: Path, url: str | None) -> Any:
-    """Optuna's storage: a journal in the directory, or a database; UserError if it cannot be read or reached."""
+    """Optuna's storage: a journal in the directory, or a database; UserError if it cannot be used."""
     storages, journal = optuna().storages, directory / "study.log"
     try:
         if url:
@@ -44,15 +43,8 @@ def store(directory: Path, url: str | None) -> Any:
         raise UserError(f"{what}; name another storage, or start a new search.") from error
 
 
-def repair_journal(file: Path) -> None:
-    """Cut off the last line where a process was killed, or the disk was full, while it was written."""
-    content = file.read_bytes() if file.is_file() else b""
-    if content and not content.endswith(b"\n"):
-        os.truncate(file, content.rfind(b"\n") + 1)
-
-
 def judge(directory: Path, checked: Callable[[Any], Any]) -> Callable[[float, int], bool] | None:
-    """What a job of a search asks it: (objective, epochs) -> whether the run is hopeless; None for any other run."""
+    """What a job of a search asks it: (objective, epochs) -> whether it is hopeless; None for any other run."""
     noted = read_json(directory.parent / "study.json")
     if not noted or not directory.name.isdecimal():
         return None

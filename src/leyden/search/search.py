@@ -1,6 +1,7 @@
-"""A search with Optuna: what it proposes, and what it is told; several processes may share it."""
+"""A search with Optuna: what it proposes, and what it is told."""
 
 import math
+import os
 import tempfile
 import zlib
 from pathlib import Path
@@ -13,11 +14,11 @@ from leyden.files import lock, read_json, write_json
 from leyden.launch import sweeps
 from leyden.run import paths
 from leyden.run.run import DONE, Run, Status
-from leyden.run.study import build, optuna, repair_journal, store
+from leyden.run.study import build, optuna, store
 
 
 def values_of(override: Override) -> list[str]:
-    """The values of a range, one after the other; UserError where there are none, or no end of them."""
+    """The values of a range; UserError where there are none, or no end of them."""
     if override.is_interval_sweep():
         raise UserError(f"{override.input_line}: an interval has no list of values; type search=optuna.")
     if not (values := list(override.sweep_string_iterator())):
@@ -48,14 +49,11 @@ class Search:
 
     A trial has the number of its job. One that was stopped or lost stays open, and is proposed again. Each proposal
     has a seed of its own, so that a search that was stopped goes on as one that was not.
-
-    `spaces`: key -> distribution; `retry`: propose failed trials again, too; `settings`: those of
-    conf/hydra/sweeper/optuna.yaml.
     """
 
     def __init__(self, directory: Path, spaces: dict[str, Any], direction: str, retry: bool = False, **settings: Any):
         self.directory, self.spaces, self.retry, self.settings = directory, spaces, retry, settings
-        self.tried: set[int] = set()  # jobs that this process has started
+        self.tried, journal = set[int](), directory / "study.log"  # jobs that this process has started
         self.sweep = str(read_json(directory / "sweep.json").get("id") or directory.name)  # a moved one keeps its name
         name, url, pruner = settings["study_name"] or self.sweep, settings["storage"], settings["pruner"]
         if url and url.startswith("sqlite:///"):  # its file counts from the project
@@ -64,8 +62,9 @@ class Search:
         shared = f"leyden-{zlib.crc32(f'{url} {name}'.encode()):x}.lock"
         self.lock = lock(Path(tempfile.gettempdir(), shared) if url else directory / ".lock")
         with self.lock:  # one makes the tables
-            if not url:
-                repair_journal(directory / "study.log")
+            content = journal.read_bytes() if journal.is_file() else b""
+            if content and not content.endswith(b"\n"):  # a process was killed, or the disk was full
+                os.truncate(journal, content.rfind(b"\n") + 1)
             words = {"study_name": name, "direction": direction, "load_if_exists": True}
             self.study = optuna().create_study(storage=store(directory, url), **words)
         if (is_to := self.study.direction.name.lower()) != direction:
@@ -76,7 +75,7 @@ class Search:
         write_json(directory / "study.json", {"storage": url, "name": name, "pruner": pruner})
 
     def trials(self, *states: str) -> list[Any]:
-        """All trials of the study, or those in one of these states that are this sweep's, or nobody's yet."""
+        """All trials of the study, or those in some states that are this sweep's, or nobody's yet."""
         known = self.study.get_trials(deepcopy=False)
         mine = [trial for trial in known if trial.user_attrs.get("sweep", self.sweep) == self.sweep]
         return [trial for trial in mine if trial.state.name in states] if states else known
@@ -84,7 +83,7 @@ class Search:
     def propose(self, at_once: int) -> dict[int, list[str]]:
         """The next jobs, number -> overrides; none: the search is at its end.
 
-        Two processes may propose one job that has not begun: the second to claim its directory leaves it to the first.
+        Two processes may propose one job that has not begun; the first to claim its directory has it.
         """
         with self.lock:
             self.settle()
@@ -102,7 +101,7 @@ class Search:
         return Run(self.directory / str(trial.number))
 
     def ask(self) -> int:
-        """The number of a new trial, which has its values; UserError where the sampler refuses the ranges."""
+        """The number of a new trial with its values; UserError where the sampler refuses the ranges."""
         seed, node = self.settings["seed"], self.settings["sampler"]
         own = None if seed is None else zlib.crc32(f"{seed} {len(self.trials())}".encode())
         self.study.sampler = build(node, seed=own)
@@ -114,7 +113,7 @@ class Search:
         return trial.number
 
     def settle(self) -> None:
-        """Tell the study of each job that has ended, and of trials whose process was killed before they had a job."""
+        """Tell the study of jobs that have ended, and of trials whose process was killed before they had one."""
         states = optuna().trial.TrialState
         for trial in self.trials("RUNNING"):
             run, state = self.job(trial), None

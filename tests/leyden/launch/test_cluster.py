@@ -57,13 +57,17 @@ def test_a_step_of_slurm_speaks_the_words_of_torchrun(monkeypatch):
     cluster.translate()
     assert words["RANK"] == "5" and words["WORLD_SIZE"] == "8" and words["LOCAL_WORLD_SIZE"] == "4"
     assert words["MASTER_ADDR"] == "gpu07" and words["MASTER_PORT"] == "18456" and words["GROUP_RANK"] == "1"
-    trainer = OmegaConf.create({"devices": "auto", "num_nodes": 1, "strategy": "auto"})
-    cluster.fit(trainer)
-    assert trainer == {"devices": 4, "num_nodes": 2, "strategy": "ddp"}
+    monkeypatch.setattr(cluster, "SHARED", [Store()])
+
+    def asked(**keys):
+        trainer = {"devices": "auto", "num_nodes": 1, "strategy": "auto", "accelerator": "cpu"} | keys
+        return cluster.lead(lambda cfg: cfg.trainer, OmegaConf.create({"trainer": trainer}))
+
+    assert asked() == {"devices": 4, "num_nodes": 2, "strategy": "ddp", "accelerator": "cpu"}
     with pytest.raises(UserError, match="must be 4, as many"):
-        cluster.fit(OmegaConf.create({"devices": 3, "num_nodes": 1, "strategy": "ddp"}))
+        asked(devices=3)
     with pytest.raises(UserError, match="must be 2, as many"):
-        cluster.fit(OmegaConf.create({"devices": 4, "num_nodes": 5, "strategy": "ddp"}))
+        asked(devices=4, num_nodes=5)
 
 
 class Store(dict):

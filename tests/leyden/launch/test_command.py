@@ -125,7 +125,7 @@ def test_a_run_is_composed_once_and_each_job_that_is_left_once(monkeypatch, tmp_
     for number, status in enumerate(["finished", "failed", "pruned", "stopped", "finished"]):
         write_json(sweep / str(number) / "run.json", {"status": status})
     assert typed("sweep=latest", "max_failures=2") == 1 + 1 and jobs == [1]
-    assert "5 jobs of 6 done already" in capsys.readouterr().out
+    assert "5 of 6 jobs are done already" in capsys.readouterr().out
     assert typed("sweep=latest", "retry_failed=true", "max_failures=2") == 1 + 1 and jobs == [0]
     assert typed("search=grid") == 1 + 4
 

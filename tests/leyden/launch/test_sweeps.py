@@ -85,12 +85,12 @@ def test_what_is_typed_wins_over_what_a_sweep_was_started_with(tmp_path):
     assert sweeps.go_on(line, "latest", tmp_path) == sweep
     assert line.keys == ["a=1", "b=3", "c=4", "stop_on_failure=true"] and line.multirun
     assert line.config == "mine"
-    assert sweeps.find(str(sweep), tmp_path) == sweep
+    assert sweeps.go_on(split([], "train"), str(sweep), tmp_path) == sweep
     for asked in ("z", str(tmp_path)):
         with pytest.raises(UserError, match=r"sweep=latest"):
-            sweeps.find(asked, tmp_path)
+            sweeps.go_on(line, asked, tmp_path)
     with pytest.raises(UserError, match=r"train.py -m"):
-        sweeps.find("latest", tmp_path / "empty")
+        sweeps.go_on(line, "latest", tmp_path / "empty")
 
 
 @pytest.mark.parametrize(
@@ -151,10 +151,10 @@ def test_a_job_is_tried_where_something_is_left_to_do(tmp_path, status, retry, t
     assert value == (0.75 if tried else None)
 
 
-@pytest.mark.parametrize("what", [f"{sweeps.LOST} OUT_OF_MEMORY of its job 7_3", "rank 1, 3 was lost; see SLURM"])
+@pytest.mark.parametrize("what", ["SLURM says OUT_OF_MEMORY of its job 7_3", "rank 1, 3 was lost; see SLURM"])
 def test_a_job_that_slurm_lost_is_tried_again(tmp_path, what):
     """Without retry_failed=true: it was not its own fault."""
-    sweeps.fail(tmp_path / "3", what)
+    sweeps.fail(tmp_path / "3", UserError(what))
     assert Run(tmp_path / "3").status == "failed"
     cfg = OmegaConf.create({"retry_failed": False, "objective": "val/acc"})
     assert sweeps.attempt(tmp_path / "3", cfg, lambda cfg, apart: 0.75) == 0.75
@@ -189,8 +189,8 @@ def test_the_end_counts_failures(tmp_path, capsys):
         (tmp_path / str(number)).mkdir()
         write_json(tmp_path / str(number) / "run.json", {"status": status})
     conclude(tmp_path, 2)
-    assert "4 jobs: 2 failed, 1 finished, 1 pruned" in capsys.readouterr().out
-    with pytest.raises(Failed, match="2 jobs failed: 1, 3;"):
+    assert "jobs: 2 failed, 1 finished, 1 pruned" in capsys.readouterr().out
+    with pytest.raises(Failed, match="Failed jobs: 1, 3;"):
         conclude(tmp_path, 1)
 
 
@@ -232,11 +232,11 @@ def test_a_grid_goes_on_with_new_values(cli, tmp_path):
     assert cli("-m", "seed=0,1", *FAST)[0] == 0
     before = {path: path.stat().st_mtime_ns for path in only(tmp_path).glob("[01]/metrics.json")}
     status, said = cli("sweep=latest", "seed=range(3)")
-    assert status == 0 and "2 jobs of 3 done already" in said and "3 jobs: 3 finished" in said
+    assert status == 0 and "2 of 3 jobs are done already" in said and "jobs: 3 finished" in said
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert [record["seed"] for _, record in sorted(jobs(only(tmp_path)).items())] == [0, 1, 2]
     status, said = cli("sweep=latest")  # as it was last
-    assert status == 0 and "3 jobs: 3 finished" in said and "3 jobs of 3 done already" in said
+    assert status == 0 and "jobs: 3 finished" in said and "3 of 3 jobs are done already" in said
 
 
 @pytest.mark.slow
@@ -245,17 +245,17 @@ def test_failures_are_tried_again_when_asked_for(cli, tmp_path):
     status, said = cli(*wrong, "max_failures=1")
     assert status == 0 and "job 1 failed: checkpoint.monitor=val/nonsense_acc is not logged" in said
     status, said = cli("sweep=latest")
-    assert status == 1 and "1 job failed: 1;" in said and "retry_failed=true" in said
+    assert status == 1 and "Failed jobs: 1;" in said and "retry_failed=true" in said
     status, said = cli("sweep=latest", "retry_failed=true")
     assert status == 1 and "job 1 failed" in said and len(jobs(only(tmp_path))) == 2
     status, said = cli("-m", "checkpoint.monitor=val/nonsense_acc,val/acc", *FAST, "stop_on_failure=true")
-    assert status == 1 and "1 job: 1 failed" in said
+    assert status == 1 and "jobs: 1 failed" in said
 
 
 @pytest.mark.slow
 def test_a_search_needs_no_flag_and_its_yaml_is_checked(cli, tmp_path):
     status, said = cli("search=grid", *FAST, "trainer.max_epochs=1")
-    assert status == 0 and "4 jobs: 4 finished" in said
+    assert status == 0 and "jobs: 4 finished" in said
     assert [job["overrides"][-1] for _, job in sorted(jobs(only(tmp_path)).items())] != []
     assert cli("search=optuna", "model=cnn,mlp", "--cfg", "job")[0] == 0
     for wrong, word in (
@@ -263,11 +263,10 @@ def test_a_search_needs_no_flag_and_its_yaml_is_checked(cli, tmp_path):
         (["search=optuna", "hydra.sweeper.n_trials=many"], "whole number"),
         (["search=optuna", "optimizer.lr=1e-3"], "nothing to search"),
         (["search=grid", "optimizer.lr=interval(1e-4,1e-2)"], "type search=optuna"),
-        (["search=grid", "+hydra.sweeper.params.modl=cnn"], "Could not override 'modl'"),
+        (["search=grid", "+hydra.sweeper.params.modl=cnn"], "type the key itself"),
         (["sweep=nowhere"], "sweep=latest"),
         (["sweep=latest", "resume=latest"], "exclude each other"),
         (["search=optuna", "hydra.sweeper.pruner=null"], "a node with a _target_"),
-        (["search=optuna", "hydra.sweeper.params=5"], "keys with their ranges"),
         (["search=optuna", "hydra.sweeper.n_jobs=0"], "at least 1"),
         (["search=optuna", "optimizer.lr=range(1,1)"], "has no values"),
     ):
@@ -303,7 +302,7 @@ def test_a_search_of_troubles_is_whole_in_the_end(typed, cli, tmp_path):
         "finished", "failed", "finished", "failed", "finished", "stopped",
     ]  # fmt: skip
     status, said = cli("sweep=latest", SCORE[2])
-    assert status == 1 and "2 jobs failed: 1, 3;" in said, said
+    assert status == 1 and "Failed jobs: 1, 3;" in said, said
     found = jobs(sweep)
     assert sorted(found) == list(range(7)) and found[5]["status"] == "finished" and len(found[5]["resumes"]) == 1
     for number, word in ((1, "boom"), (3, "signal 9")):
@@ -326,7 +325,7 @@ def test_two_processes_do_each_job_once_and_a_killed_one_goes_on_exactly(cli, sc
     said = second.communicate()[0].decode()
     assert second.returncode in (0, 1), said  # 1: it had passed over the killed job while that was running
     status, said = cli("sweep=latest")
-    assert status == 0 and "5 jobs: 5 finished" in said, said
+    assert status == 0 and "jobs: 5 finished" in said, said
     found = jobs(only(tmp_path))
     assert [found[n]["seed"] for n in range(5)] == list(range(5))
     assert script("train.py", *FAST, "trainer.max_epochs=30", "seed=1", "name=alone", where)[0] == 0
@@ -341,7 +340,7 @@ def test_jobs_at_a_time_divide_the_cores_and_survive_a_kill(typed, tmp_path):
     swept = typed("search=optuna", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "hydra.sweeper.n_trials=2",
                   *keys, *SCORE, "+callbacks.trouble.killed=[1]")  # fmt: skip
     found = jobs(only(tmp_path))
-    assert swept.returncode == 1 and "1 job failed: 1;" in swept.stderr, swept.stderr
+    assert swept.returncode == 1 and "Failed jobs: 1;" in swept.stderr, swept.stderr
     assert [found[n]["status"] for n in range(2)] == ["finished", "failed"]
     if "OMP_NUM_THREADS" not in os.environ:
         assert found[0]["threads"] == max(1, os.cpu_count() // 2)
@@ -362,7 +361,7 @@ def test_a_search_prunes_runs_of_two_processes(command, tmp_path):
 @pytest.mark.slow
 def test_names_that_a_glob_finds(cli, tmp_path):
     status, said = cli("-m", "experiment=glob(digits*)", "debug=fast", "threads=1")
-    assert status == 0 and "3 jobs: 3 finished" in said
+    assert status == 0 and "jobs: 3 finished" in said
     assert "experiment=digits_resnet" in json.loads((only(tmp_path) / "sweep.json").read_text())["jobs"][2]
 
 
@@ -379,7 +378,7 @@ def test_twenty_trials_with_troubles_continued_by_two_at_once(typed, tmp_path):
         process.communicate()
     ended = typed("sweep=latest", SCORE[2], "max_failures=3")
     found, (sweep,) = jobs(only(tmp_path)), (tmp_path / "logs" / "sweep").iterdir()
-    assert ended.returncode == 0 and "20 jobs: 17 finished, 3 failed" in ended.stdout, ended.stdout
+    assert ended.returncode == 0 and "jobs: 17 finished, 3 failed" in ended.stdout, ended.stdout
     assert sorted(found) == list(range(20)) and all(len(job["resumes"]) <= 1 for job in found.values())
     assert len({str(job["overrides"]) for job in found.values()}) == 20
     scores = {n: Run(sweep / str(n)).metrics.get("best", {}).get("value") or 0 for n in found}

@@ -8,7 +8,6 @@ import pytest
 
 from leyden import UserError
 from leyden.files import write_json
-from leyden.launch import sweeps
 from leyden.run import paths
 from leyden.run.run import Run
 from leyden.search import search
@@ -112,7 +111,7 @@ def test_failed_trials_are_tried_again_when_asked_for(tmp_path):
 def test_a_trial_that_slurm_lost_is_tried_again_without_being_asked_for(tmp_path):
     found = started(tmp_path / "s", 2)
     jobs = found.propose(2)
-    end(tmp_path / "s", 0, "failed", None, f"{sweeps.LOST} OUT_OF_MEMORY of its job 7_0")
+    end(tmp_path / "s", 0, "failed", None, "SLURM says OUT_OF_MEMORY of its job 7_0")
     end(tmp_path / "s", 1, "failed", None, "RuntimeError: boom")
     assert not found.propose(2)  # not by the same process
     assert started(tmp_path / "s", 2).propose(2) == {0: jobs[0]}

@@ -143,7 +143,8 @@ def check_same(cfg: DictConfig, datamodule: DataModule, before: Run, split: str 
     same, cut = seen["data_fingerprint"] == datamodule.fingerprint, {*seen.get("cut_splits", ()), *notes["cut_splits"]}
     if same or not (cfg.get("resume") or (cut and split in {None, *cut})):
         return
-    if cfg.get("rerun") and configs.stored(before.directory).data != cfg.data:  # as its user says
+    data, old = (OmegaConf.to_container(tree.data) for tree in (cfg, configs.stored(before.directory)))
+    if cfg.get("rerun") and data != old:  # as its user says
         return
     sizes = f"samples now: {notes.get('split_sizes')}; then: {seen.get('split_sizes')}"
     changed = f"The data is not what the run was trained on, and its splits would not be the same ({sizes})"

@@ -99,8 +99,7 @@ def facts(cfg: DictConfig, datamodule: LightningDataModule) -> None:
     """Put what the data says of itself into cfg.facts, where models and tasks find it."""
     require(not cfg.facts, "facts", "left out, as the data says them", cfg.facts)
     found = getattr(datamodule, "facts", {})
-    good = not any("_target_" in part for part in trust.parts(found))
-    require(good, "facts of the data", "without a key `_target_`", found)
+    require(not any("_target_" in part for part in trust.parts(found)), "the data's facts", "without _target_", found)
     cfg.facts = configs.literal(found)
 
 

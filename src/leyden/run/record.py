@@ -191,15 +191,14 @@ def git(*arguments: str) -> str:
     return subprocess.run(line, capture_output=True, text=True, errors="replace").stdout if shutil.which("git") else ""
 
 
-def count(task: torch.nn.Module, frozen: bool = False) -> int:
-    return sum(parameter.numel() for parameter in task.parameters() if not (frozen and parameter.requires_grad))
+def count(task: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in task.parameters())
 
 
 def announce(cfg: DictConfig, best: str, trainer: Trainer, task: LightningModule, batch: int | None) -> None:
-    """Log what is trained: `best` is what it is judged by, `batch` the samples of a step."""
+    """Log what is trained, by what it is judged, and the samples of a step."""
     one = sum(count(part) > 0 for part in task.children()) == 1  # of several networks none stands for all
     name = (cfg.get("model", cfg.task) if one else cfg.task)._target_.split(".")[-1]
-    frozen = f" ({count(task, frozen=True):,} are frozen)" if count(task, frozen=True) else ""
     step = f"{batch} samples a step, " if batch else ""
     where = f"{trainer.strategy.root_device}, {trainer.precision}, {step}seed {cfg.seed}, best by {best}"
-    log.info("%s of %s parameters%s on %s", name, f"{count(task):,}", frozen, where)
+    log.info("%s of %s parameters on %s", name, f"{count(task):,}", where)

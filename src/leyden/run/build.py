@@ -14,10 +14,8 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from lightning import LightningDataModule, LightningModule, Trainer
 from lightning.fabric.utilities.seed import pl_worker_init_function, reset_seed
+from lightning.pytorch import loggers, profilers, strategies
 from lightning.pytorch.callbacks import Callback, RichProgressBar
-from lightning.pytorch.loggers import Logger
-from lightning.pytorch.profilers import Profiler
-from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue
@@ -26,16 +24,13 @@ from torch.nn.parameter import is_lazy
 
 from leyden import UserError, lightning_internals, require, said
 from leyden.data.datamodule import DataModule
-from leyden.debug import failures
-from leyden.debug.mistakes import Mistakes
+from leyden.debug import failures, mistakes
 from leyden.resume import checkpoints, exact
-from leyden.resume.checkpoints import AtomicIO
 from leyden.resume.keeper import Keeper
 from leyden.resume.records import Records
 from leyden.run import configs, paths, record, study, trust
 from leyden.run.run import Run
-from leyden.tasks.optimizers import Frozen
-from leyden.tasks.supervised import Supervised
+from leyden.tasks import optimizers, supervised
 
 FOR_TARGETS = {"numbers": "task=regression", "classes": "task=classification or, for a table, data.target_kind=numbers"}
 POSITIVE = ("val_check_interval", "check_val_every_n_epoch", "log_every_n_steps", "accumulate_grad_batches")
@@ -104,8 +99,7 @@ def facts(cfg: DictConfig, datamodule: LightningDataModule) -> None:
     """Put what the data says of itself into cfg.facts, where models and tasks find it."""
     require(not cfg.facts, "facts", "left out, as the data says them", cfg.facts)
     found = getattr(datamodule, "facts", {})
-    good = not any("_target_" in part for part in trust.parts(found))
-    require(good, "facts of the data", "without a key `_target_`", found)
+    require(not any("_target_" in part for part in trust.parts(found)), "the data's facts", "without _target_", found)
     cfg.facts = configs.literal(found)
 
 
@@ -137,7 +131,7 @@ def load_model(run: str | Path, frozen: bool = True) -> nn.Module:
     tree.update(run=str(found.checkpoint(str(run))), run_dir=None, own=[], trusted=configs.packages(now))
     with exact.isolated(0):
         made = trained(tree)
-    return Frozen(made) if frozen else made
+    return optimizers.Frozen(made) if frozen else made
 
 
 def trained(cfg: DictConfig) -> LightningModule:
@@ -156,7 +150,7 @@ def watchers(cfg: DictConfig) -> list[Callback]:
     keeper = Keeper(run.directory, judge=study.judge(run.directory, partial(trust.checked, cfg)), **settings)
     announce = partial(record.announce, cfg, f"{keeper.monitor} ({keeper.mode})")
     records = Records(run.directory, keeper, run.update, announce)
-    return [keeper, *group(cfg, "callbacks", Callback), Mistakes(), records]
+    return [keeper, *group(cfg, "callbacks", Callback), mistakes.Mistakes(), records]
 
 
 def trainer(cfg: DictConfig, callbacks: list[Callback]) -> Trainer:
@@ -170,17 +164,17 @@ def trainer(cfg: DictConfig, callbacks: list[Callback]) -> Trainer:
     bar = bool(cfg.trainer.enable_progress_bar) and sys.stdout.isatty()
     ours: dict[str, Any] = {
         "callbacks": callbacks + [RichProgressBar(refresh_rate=20)] * bar,
-        "logger": group(cfg, "logger", Logger),
-        "plugins": [*plugins, AtomicIO(Run(cfg.run_dir).update)],
+        "logger": group(cfg, "logger", loggers.Logger),
+        "plugins": [*plugins, checkpoints.AtomicIO(Run(cfg.run_dir).update)],
         "default_root_dir": cfg.run_dir,
         "enable_checkpointing": bool(callbacks),  # the keeper is one of them
         "enable_progress_bar": bar,
     }
     if cfg.get("profiler"):
-        ours["profiler"] = make(cfg, "profiler", cfg.profiler, Profiler)
+        ours["profiler"] = make(cfg, "profiler", cfg.profiler, profilers.Profiler)
     if cfg.trainer.strategy == "ddp":
         timeout = timedelta(seconds=cfg.get("timeout") or 600)
-        ours["strategy"] = DDPStrategy(timeout=timeout, gradient_as_bucket_view=True)
+        ours["strategy"] = strategies.DDPStrategy(timeout=timeout, gradient_as_bucket_view=True)
     built = make(cfg, "trainer", cfg.trainer, Trainer, **ours)
     torch._inductor.config.deterministic = True  # no stopwatch chooses kernels; a Trainer sets it back
     lightning_internals.join_ranks(built, exact.Share)
@@ -201,6 +195,6 @@ def evaluate(trainer: Trainer, task: LightningModule, datamodule: LightningDataM
     with failures.explained(trainer, task):
         found = run(task, datamodule=datamodule, verbose=False)
     metrics = {name: value for part in found for name, value in part.items()}
-    ours = isinstance(task, Supervised)
+    ours = isinstance(task, supervised.Supervised)
     apart = getattr(task, "details", {}) if ours and split != "val" else {}  # what is known of each class
     return metrics and metrics | apart | {"samples": task.samples if ours else None}

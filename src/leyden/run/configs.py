@@ -19,14 +19,12 @@ def stored(directory: Path) -> DictConfig:
     """The tree that a run was built from, with its interpolations; UserError where it cannot be read."""
     run = Run(directory)
     try:
-        tree = OmegaConf.load(run.config_file)
+        tree: Any = OmegaConf.load(run.config_file)
+        tree.threads = tree.get("threads") or run.record.get("threads")
     except Exception as error:  # of YAML and of OmegaConf alike
         raise UserError(f"{run.config_file} cannot be read ({said(error)}).") from error
-    if not isinstance(tree, DictConfig) or not all(OmegaConf.is_dict(tree.get(key)) for key in NEEDED):
-        raise UserError(f"{run.config_file} is no config of a run: it needs {', '.join(NEEDED)}.")
     for key in ("hydra", "defaults"):  # Hydra builds what they name
         tree.pop(key, None)
-    tree.threads = tree.get("threads") or run.record.get("threads")
     return tree
 
 
@@ -98,5 +96,6 @@ def mode(metric: str, monitor: str = "", mode_of_monitor: str | None = None) -> 
     return mode_of_monitor if metric == monitor else direction(metric)
 
 
-for name, resolver in {"direction": mode, "label": label, "in_project": paths.in_project}.items():
-    OmegaConf.register_new_resolver(name, resolver, replace=True)
+OmegaConf.register_new_resolver("direction", mode, replace=True)
+OmegaConf.register_new_resolver("label", label, replace=True)
+OmegaConf.register_new_resolver("in_project", paths.in_project, replace=True)

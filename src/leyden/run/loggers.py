@@ -38,7 +38,8 @@ def begin(trainer: Trainer, cfg: DictConfig, resumed: bool) -> None:
                 logger.log_hyperparams(parameters(cfg, run.record))
                 logger.experiment.log_text(logger.run_id, text, "config.yaml")
             elif not isinstance(logger, TensorBoardLogger):
-                logger.log_hyperparams(OmegaConf.to_container(cfg, resolve=True))
+                settings: Any = OmegaConf.to_container(cfg, resolve=True)
+                logger.log_hyperparams(settings)
             elif logger.experiment and not resumed:
                 for name, content in {"command": run.record.get("command"), "config": text}.items():
                     logger.experiment.add_text(name, f"```\n{content}\n```", 0)
@@ -126,7 +127,7 @@ def parameters(cfg: DictConfig, record: dict[str, Any]) -> dict[str, Any]:
 
 def close(trainer: Trainer, kind: type[BaseException] | None, *_: Any) -> None:
     """End what would go on into the next job; `kind`: the error that ended the run."""
-    for logger in trainer.loggers if trainer.is_global_zero else ():
+    for logger in trainer.loggers:
         if isinstance(logger, WandbLogger):
             logger.experiment.finish(exit_code=int(kind is not None))
 

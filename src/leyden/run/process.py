@@ -48,8 +48,7 @@ def restored() -> Iterator[None]:
         gc.collect()
     else:
         gc.freeze()  # what is imported stays; to look at it again takes 0.4 s a job
-    if torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
+    torch.cuda.empty_cache()
     switches = [(cudnn, "enabled"), (cudnn, "benchmark"), (cudnn, "deterministic"), (inductor, "deterministic")]
     with ExitStack() as after, compiled.by_the_run_alone(), warnings.catch_warnings():
         for name in FLAGS:

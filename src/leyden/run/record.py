@@ -4,6 +4,7 @@ import logging
 import os
 import platform
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -38,23 +39,22 @@ class LiveRun(Run):
 
     def __init__(self, cfg: DictConfig):
         super().__init__(cfg.run_dir)
-        self.cfg, self.writes, self.ended = cfg, False, threading.Event()
+        self.cfg, self.ended = cfg, threading.Event()
         self.pruned: str | None = None  # why a search gave it up
-        self.file = logging.FileHandler(self.log_file, encoding="utf-8", errors="replace", delay=True)
-        self.file.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+        self.file: logging.Handler | None = None  # train.log, once it is open
 
     def update(self, **fields: Any) -> None:
-        if self.writes:
+        if self.file:
             super().update(**fields)
 
     def open(self) -> None:
         """Say that the run runs, and write its log from here on."""
-        if self.writes or not is_first_rank():
+        if self.file or not is_first_rank():
             return
         old = self.record if self.cfg.get("resume") else {}
         here = {"at": now(), "after": old.get("reason") or self.status} | environment()
-        self.writes = True
-        self.log_file.touch()  # it may have nothing to say
+        self.file = logging.FileHandler(self.log_file, encoding="utf-8", errors="replace")
+        self.file.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
         logging.getLogger().addHandler(self.file)
         self.start(**({"resumes": [*old.get("resumes", []), here]} if old else origin(self.cfg)))
         threading.Thread(target=self.beat, daemon=True).start()
@@ -79,10 +79,12 @@ class LiveRun(Run):
         OmegaConf.save(tree, self.config_file)
         if patch := changes():
             (self.directory / "changes.patch").write_text(patch, encoding="utf-8")
-        found = {"threads": torch.get_num_threads(), "world_size": trainer.world_size, "parameters": count(task)}
-        found |= {"precision": trainer.precision, "device": str(trainer.strategy.root_device)}
-        found |= {"data_fingerprint": getattr(datamodule, "fingerprint", None), "kernels": dict(kernels.found)}
-        self.update(**found, **(datamodule.notes if isinstance(datamodule, DataModule) else {}))
+        found: dict[str, Any] = {"threads": torch.get_num_threads(), "world_size": trainer.world_size}
+        found |= {"parameters": count(task), "precision": trainer.precision}
+        found |= {"device": str(trainer.strategy.root_device), "kernels": dict(kernels.found)}
+        fingerprint = getattr(datamodule, "fingerprint", None)
+        notes = datamodule.notes if isinstance(datamodule, DataModule) else {}
+        self.update(data_fingerprint=fingerprint, **found, **notes)
 
 
 @contextmanager
@@ -121,7 +123,8 @@ def recording(cfg: DictConfig, table: bool = False) -> Iterator[LiveRun]:
         raise
     finally:
         run.ended.set()
-        run.file.close()
+        if run.file:
+            run.file.close()
 
 
 def is_first_rank() -> bool:
@@ -140,7 +143,8 @@ def check_same(cfg: DictConfig, datamodule: DataModule, before: Run, split: str 
     same, cut = seen["data_fingerprint"] == datamodule.fingerprint, {*seen.get("cut_splits", ()), *notes["cut_splits"]}
     if same or not (cfg.get("resume") or (cut and split in {None, *cut})):
         return
-    if cfg.get("rerun") and configs.stored(before.directory).data != cfg.data:  # as its user says
+    data, old = (OmegaConf.to_container(tree.data) for tree in (cfg, configs.stored(before.directory)))
+    if cfg.get("rerun") and data != old:  # as its user says
         return
     sizes = f"samples now: {notes.get('split_sizes')}; then: {seen.get('split_sizes')}"
     changed = f"The data is not what the run was trained on, and its splits would not be the same ({sizes})"
@@ -183,22 +187,18 @@ def changes() -> str:
 
 def git(*arguments: str) -> str:
     """What git prints in the project; nothing where there is no git or no repository."""
-    try:
-        line = ["git", "-C", str(PROJECT), *arguments]
-        return subprocess.run(line, capture_output=True, text=True, errors="replace").stdout
-    except OSError:
-        return ""
+    line = ["git", "-C", str(PROJECT), *arguments]
+    return subprocess.run(line, capture_output=True, text=True, errors="replace").stdout if shutil.which("git") else ""
 
 
-def count(task: torch.nn.Module, frozen: bool = False) -> int:
-    return sum(parameter.numel() for parameter in task.parameters() if not (frozen and parameter.requires_grad))
+def count(task: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in task.parameters())
 
 
 def announce(cfg: DictConfig, best: str, trainer: Trainer, task: LightningModule, batch: int | None) -> None:
-    """Log what is trained: `best` is what it is judged by, `batch` the samples of a step."""
+    """Log what is trained, by what it is judged, and the samples of a step."""
     one = sum(count(part) > 0 for part in task.children()) == 1  # of several networks none stands for all
     name = (cfg.get("model", cfg.task) if one else cfg.task)._target_.split(".")[-1]
-    frozen = f" ({count(task, frozen=True):,} are frozen)" if count(task, frozen=True) else ""
     step = f"{batch} samples a step, " if batch else ""
     where = f"{trainer.strategy.root_device}, {trainer.precision}, {step}seed {cfg.seed}, best by {best}"
-    log.info("%s of %s parameters%s on %s", name, f"{count(task):,}", frozen, where)
+    log.info("%s of %s parameters on %s", name, f"{count(task):,}", where)

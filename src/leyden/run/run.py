@@ -148,8 +148,7 @@ def slurm_job() -> dict[str, Any] | None:
 def started_again(record: dict[str, Any]) -> bool:
     """Whether this process is in the job of a record, which SLURM has requeued."""
     then, here = record.get("slurm"), slurm_job()
-    same = here and isinstance(then, dict) and then.get("job") == here["job"]
-    return bool(same and then.get("restarts", 0) < here["restarts"])
+    return bool(here and isinstance(then, dict) and then.get("job") == here["job"] and then != here)
 
 
 def slurm_requeue() -> bool:

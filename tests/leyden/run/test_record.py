@@ -85,11 +85,10 @@ def test_what_has_no_model_is_announced_by_the_name_of_its_task(caplog):
     cfg = OmegaConf.create({"task": {"_target_": "own.Pair"}, "seed": 1})
     trainer = SimpleNamespace(strategy=SimpleNamespace(root_device="cpu"), precision="32-true")
     with caplog.at_level(logging.INFO):
-        record.announce(cfg, "val/loss (min)", trainer, pair := Pair(), None)
-        pair.critic.requires_grad_(False)
-        record.announce(cfg, "val/loss (min)", trainer, pair, 20)
+        for batch in (None, 20):
+            record.announce(cfg, "val/loss (min)", trainer, Pair(), batch)
     end = "on cpu, 32-true, {}seed 1, best by val/loss (min)"
     assert caplog.messages == [
         f"Pair of 13 parameters {end.format('')}",
-        f"Pair of 13 parameters (4 are frozen) {end.format('20 samples a step, ')}",
+        f"Pair of 13 parameters {end.format('20 samples a step, ')}",
     ]

@@ -15,6 +15,7 @@ from lightning.pytorch.trainer.connectors.data_connector import _DataConnector
 from lightning.pytorch.trainer.connectors.logger_connector import _LoggerConnector
 from lightning.pytorch.trainer.connectors.logger_connector.result import _Metadata, _ResultMetric, _Sync
 from lightning.pytorch.trainer.states import RunningStage
+from lightning.pytorch.tuner.batch_size_scaling import _reset_dataloaders
 from lightning.pytorch.utilities.exceptions import _TunerExitException
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
@@ -200,6 +201,12 @@ class RankLoader(_DataConnector):
 def fetcher(trainer: Trainer) -> Any:
     """What takes the batches of training out of their loaders."""
     return trainer.fit_loop._data_fetcher
+
+
+def reload(trainer: Trainer) -> None:
+    """Make the loaders anew, and the optimizers, whose schedules count the steps."""
+    _reset_dataloaders(trainer)
+    trainer.strategy.setup_optimizers(trainer)
 
 
 def time_fetches(trainer: Trainer, add: Callable[[float], None]) -> None:

@@ -9,7 +9,7 @@ import torch
 from lightning import LightningModule, Trainer
 from torch import nn
 
-from leyden import UserError
+from leyden import UserError, said
 from leyden.debug.layers import sizes
 
 MEMORY = "out of memory|allocate memory|not enough memory|bad_alloc"
@@ -33,32 +33,31 @@ def explained(trainer: Trainer, task: LightningModule) -> Iterator[None]:
 
 def explain(trainer: Trainer, task: LightningModule, error: Exception) -> str | None:
     """What to change; None where the error is no known one."""
-    said = str(error).split("\n")[0].strip().rstrip(".")[:300]
-    step, layer, line = place(task, error)
+    whole, text = str(error), said(error)[:300]
+    step, place = find(task, error)
     if isinstance(error, TypeError):
-        if step != "configure_optimizers" or "unexpected keyword" not in said:
+        if step != "configure_optimizers" or "unexpected keyword" not in text:
             return None
-        advice = "leyden.tasks.configure_optimizers(self, optimizer, scheduler) takes those of the config"
-        return f"configure_optimizers fails: {said}; {advice}."
-    if isinstance(error, MemoryError) or re.search(MEMORY, str(error), re.I):
+        return f"{text}; leyden.tasks.configure_optimizers(self, optimizer, scheduler) takes those of the config."
+    if isinstance(error, MemoryError) or re.search(MEMORY, whole, re.I):
         size, every = getattr(trainer.datamodule, "batch_size", None), trainer.accumulate_grad_batches
         half = f"data.batch_size={size // 2}" if isinstance(size, int) else "half the batch and"
         same = f"{half} trainer.accumulate_grad_batches={2 * every} (the same effective batch)"
-        return f"Out of memory ({said}); type {same}, trainer.precision=bf16-mixed or 'callbacks=[memory]'."
-    if found := re.search(r"^(\S+) does not have a deterministic implementation", said):
-        where = f"{found[1]} has no deterministic form on {task.device.type}, and is called in {layer or 'backward'}"
-        return f"{where}, {line}; replace it, or type trainer.deterministic=warn or trainer.deterministic=false."
-    if found := re.search(r"Function '(\w+?)(?:Backward\d*)?' returned nan values", said):
+        return f"Out of memory ({text}); type {same}, trainer.precision=bf16-mixed or 'callbacks=[memory]'."
+    if found := re.search(r"^(\S+) does not have a deterministic implementation", text):
+        where = f"{found[1]} has no deterministic form on {task.device.type}, and is called in"
+        return f"{where} {place if step else 'backward'}; replace it, or type trainer.deterministic=warn."
+    if found := re.search(r"Function '(\w+?)(?:Backward\d*)?' returned nan values", text):
         return f"The gradient of {found[1]} is NaN; the traceback in train.log ends at its line."
-    if re.search("metric .* is not available", said):  # of early stopping
-        return f"{said}."
-    if step and re.search(SIZES, str(error), re.I):
-        return f"{step} fails on sizes in {layer or line}; change it or what comes before it. Torch says: {said}."
+    if re.search("metric .* is not available", text):  # of early stopping
+        return f"{text}."
+    if step and re.search(SIZES, whole, re.I):
+        return f"{step} fails on sizes in {place}; change it or what comes before it. Torch says: {text}."
     return None
 
 
-def place(task: LightningModule, error: Exception) -> tuple[str, str, str]:
-    """Where a step failed: the step, the innermost layer with what it got, and the innermost line outside of torch."""
+def find(task: LightningModule, error: Exception) -> tuple[str, str]:
+    """The step that failed, and where: its innermost layer with what it got, else its innermost line out of torch."""
     names = {module: name for name, module in task.named_modules() if name}
     step = layer = line = ""
     trace = error.__traceback__
@@ -72,4 +71,4 @@ def place(task: LightningModule, error: Exception) -> tuple[str, str, str]:
         if not code.co_filename.startswith(str(Path(torch.__file__).parent)):
             line = f"line {trace.tb_lineno} of {code.co_filename}"
         trace = trace.tb_next
-    return step, layer, line
+    return step, layer or line

@@ -4,12 +4,12 @@ import copy
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from itertools import chain
 from typing import Any
 
 import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.loops.evaluation_loop import _EvaluationLoop
 from lightning.pytorch.profilers import PassThroughProfiler
 from lightning.pytorch.trainer.connectors.data_connector import _DataConnector
 from lightning.pytorch.trainer.connectors.logger_connector import _LoggerConnector
@@ -20,8 +20,6 @@ from lightning.pytorch.utilities.exceptions import _TunerExitException
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 
-from leyden import UserError
-
 EndFit = _TunerExitException  # raised in a hook, it ends a fit as its end does
 AT_VALIDATIONS = 2**63 - 1  # frequency of a schedule that the keeper steps, and Lightning in its own time never
 NOTHING = nullcontext()
@@ -30,17 +28,15 @@ STEP_HOOKS = [name for name in dir(Callback) if "_batch_" in name or "_before_" 
 
 def gather(trainer: Trainer, mine: Any) -> list[Any]:
     """The objects of all ranks, in their order."""
-    all_ranks: list[Any] = [mine] * trainer.world_size
+    ranks = [mine] * trainer.world_size
     if trainer.world_size > 1:
-        torch.distributed.all_gather_object(all_ranks, mine)
-    return all_ranks
+        torch.distributed.all_gather_object(ranks, mine)
+    return ranks
 
 
 def logged(trainer: Trainer) -> dict[str, float]:
-    """The last values of all names, the same on all ranks: a mean where they differ."""
-    ranks = gather(trainer, {name: float(value) for name, value in trainer.callback_metrics.items()})
-    values = {name: [rank[name] for rank in ranks if name in rank] for rank in ranks for name in rank}
-    return {name: each[0] if len(set(each)) == 1 else sum(each) / len(each) for name, each in values.items()}
+    """The last values of all names, as rank 0 has them, so that all ranks decide alike."""
+    return gather(trainer, {name: float(value) for name, value in trainer.callback_metrics.items()})[0]
 
 
 def describe(item: _ResultMetric) -> dict[str, Any]:
@@ -51,9 +47,8 @@ def describe(item: _ResultMetric) -> dict[str, Any]:
 
 def rebuild(trainer: Trainer, described: dict[str, Any], is_tensor: bool = True) -> _ResultMetric:
     """A value that is logged as `describe` says, in the state before the first time."""
-    meta = _Metadata(**described | {"_sync": None})
-    meta.sync = _Sync(trainer.strategy.reduce, *described["_sync"])
-    return _ResultMetric(meta, is_tensor)
+    sync = _Sync(trainer.strategy.reduce, *described["_sync"], _op=described["reduce_fx"])
+    return _ResultMetric(_Metadata(**described | {"_sync": sync}), is_tensor)
 
 
 def step_values(trainer: Trainer) -> dict[str, float]:
@@ -117,19 +112,15 @@ def evaluated(loop: Any) -> int:
 
 
 class StepLogger(_LoggerConnector):
-    """Asks once in a batch, not up to eight times, what has been logged."""
-
-    def on_batch_start(self, batch: Any, dataloader_idx: int | None = None) -> None:
-        self._first_loop_iter = self._first_loop_iter is None
-        self.results: Any = self.trainer._results
-        self.results.batch, self.results.batch_size, self.results.dataloader_idx = batch, None, dataloader_idx
+    """Asks once in a batch what has been logged, not several times."""
 
     def on_batch_end(self) -> None:
-        self.seen = self.results.metrics(on_step=True)
+        results: Any = self.trainer._results
+        self.seen = results.metrics(on_step=True)
         self._progress_bar_metrics.update(self.seen["pbar"])
         self._callback_metrics.update(self.seen["callback"])
         self._logged_metrics.update(self.seen["log"])
-        self.results.batch = self.results.batch_size = None
+        results.batch = results.batch_size = None
 
     def update_eval_step_metrics(self, step: int) -> None:
         self.log_metrics(self.seen["log"], step=step)
@@ -147,23 +138,22 @@ class RankLogger(StepLogger):
         super().on_epoch_end()
 
     def join(self) -> None:
-        """Raises UserError if the ranks have come to different loaders, so that they would wait for each other."""
         loop: Any = self.trainer._active_loop
-        results, samples = loop._results, evaluated(loop) if isinstance(loop, _EvaluationLoop) else 1
+        results: Any = loop._results
+        samples = 1 if results.training else evaluated(loop)
         mine = {
             key: (describe(item), share_of(item, samples))
             for key, item in results.items()
             if item.is_tensor and not (item.has_reset or item.meta.sync.rank_zero_only or item.meta.sync.group)
         }
-        ranks = gather(self.trainer, (results.dataloader_idx, mine))
-        if len({loader for loader, _ in ranks}) > 1:
-            raise UserError("A rank has no batch of one of several loaders; give each rank samples of each loader.")
-        for key in dict.fromkeys(key for _, theirs in ranks for key in theirs):
-            parts = [theirs[key] for _, theirs in ranks if key in theirs]
-            item = results.setdefault(key, rebuild(self.trainer, parts[0][0]))  # other ranks alone may have logged it
+        ranks = gather(self.trainer, mine)
+        for key in dict.fromkeys(chain(*ranks)):
+            described, shares = zip(*(rank[key] for rank in ranks if key in rank), strict=True)
+            item = results.setdefault(key, rebuild(self.trainer, described[0]))  # others alone may have logged it
             item.has_reset, item._update_count = False, max(1, item._update_count)
-            value = joint([part for _, part in parts])
-            item._computed = torch.tensor(value, dtype=item.value.dtype, device=self.trainer.strategy.root_device)
+            item._computed = torch.tensor(
+                joint(shares), dtype=item.value.dtype, device=self.trainer.strategy.root_device
+            )
             if results.training and not item.meta.on_epoch:  # what watches it at the epoch's end sees the same
                 self._callback_metrics[item.meta.name] = item._computed
 
@@ -183,14 +173,13 @@ class RankLoader(_DataConnector):
         if predicts or not isinstance(dataloader, DataLoader) or not self._requires_distributed_sampler(dataloader):
             return super()._prepare_dataloader(dataloader, shuffle, mode)
         batches, world = dataloader.batch_sampler, self.trainer.world_size
-        order: Any = dataloader.sampler if batches is None else batches
-        if type(batches) is BatchSampler:
-            order = batches.sampler
+        plain = type(batches) is BatchSampler
+        order: Any = batches.sampler if plain else batches or dataloader.sampler
         sized = hasattr(order, "__len__")
         equal = mode == RunningStage.TRAINING or (sized and len(order) < world)  # else a rank would have none
         share = self.share(order, self.trainer.global_rank, world, equal)
-        own = {"sampler": share, "batch_sampler": None if batches is None else share, "_iterator": None}
-        if type(batches) is BatchSampler:
+        own = {"sampler": share, "batch_sampler": batches and share, "_iterator": None}
+        if plain:
             size = share.even(batches.batch_size) if sized else batches.batch_size
             own |= {"batch_size": size, "batch_sampler": BatchSampler(share, size, batches.drop_last)}
         mine = copy.copy(dataloader)

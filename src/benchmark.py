@@ -10,13 +10,14 @@ from typing import Any
 
 from omegaconf import DictConfig, open_dict
 
-from leyden import UserError
+from leyden import UserError, require
 from leyden.files import write_json
 from leyden.launch.command import launch
 
 log = logging.getLogger("leyden.benchmark")
 MEASURED = {"max_epochs": 10**5, "max_steps": -1, "val_check_interval": 1.0, "check_val_every_n_epoch": 1}
 MEASURED |= {"num_sanity_val_steps": 0, "overfit_batches": 0.0, "enable_progress_bar": False}  # the stopwatch ends it
+RATIOS = {"training": ("bare loop", "Trainer"), "validation": ("bare validation", "Trainer validation")}
 KEYS = {  # for what takes most of a step
     "compute": "trainer.precision, threads, data.augment or the model",
     "loading": "data.num_workers, or data.batch_size where the data is in memory",
@@ -29,7 +30,7 @@ SIZES = {  # what is typed for a size; {1} is the folder of the files
     "processes": "trainer.devices={0}",
     "width": "model.hidden=[{0},{0}]",
 }
-SMALL = ["name=scale", "data=arrays", "model=mlp", "trainer=ddp", "logger=[]"]
+SMALL = ["data=arrays", "model=mlp", "trainer=ddp", "logger=[]", "test=false"]
 
 
 def benchmark(cfg: DictConfig) -> float:
@@ -68,13 +69,11 @@ def benchmark(cfg: DictConfig) -> float:
             logging.disable(logging.NOTSET)
 
         # tell
-        seconds = DataFrame(stopwatch.seconds[1:])  # of a batch, a row for each round
-        ratio = {"training": (seconds["bare loop"] / seconds["Trainer"]).median()}
-        if "bare validation" in seconds:
-            ratio["validation"] = (seconds["bare validation"] / seconds["Trainer validation"]).median()
+        seconds: Any = DataFrame(stopwatch.seconds[1:])  # of a batch, a row for each round
+        ratio = {what: (seconds[a] / seconds[b]).median() for what, (a, b) in RATIOS.items() if a in seconds}
         advice = bottleneck(seconds.median(), getattr(trainer.train_dataloader, "num_workers", 0))
-        found = {"ratio": ratio, "bottleneck": advice}
-        write_json(run.directory / "benchmark.json", found | {"seconds_per_batch": seconds.to_dict("list")})
+        found = {"ratio": ratio, "bottleneck": advice, "seconds_per_batch": seconds.to_dict("list")}
+        write_json(run.directory / "benchmark.json", found)
         table = (1e6 * seconds).agg(["median", "min", "max"]).T.to_string(float_format="{:,.0f}".format)
         lines = [f"Trainer/bare, {what}: {value:.2f}" for what, value in ratio.items()]
         log.info("%s", "\n".join(["us per batch", table, advice, *lines]))
@@ -97,18 +96,16 @@ def operator(cfg: DictConfig) -> float:
 
     from leyden.ops import kernels
 
-    home = next(filter(importlib.util.find_spec, [f"{own}.ops.{cfg.op}" for own in cfg.own]), None)
-    if home is None:
-        raise UserError(f"`op` must be a module of the operators; got `{cfg.op}`.")
-    module = importlib.import_module(home)
-    if not kernels.load(cfg.op, Path(str(module.__file__)).parent):
-        raise UserError(f"op={cfg.op} has no kernel here, so that there is nothing to measure.")
+    homes = [home for own in cfg.own if importlib.util.find_spec(home := f"{own}.ops.{cfg.op}")]
+    require(bool(homes), "op", "a module of the operators", cfg.op)
+    module: Any = importlib.import_module(homes[0])
+    kernels.load(cfg.op, Path(module.__file__).parent)
     gpu = torch.cuda.is_available() and cfg.trainer.accelerator in ("auto", "gpu", "cuda")
     x = torch.randn(1_000_000, device="cuda" if gpu else "cpu", requires_grad=True)
     seconds = {}
     for name, f in (("operator", getattr(torch.ops.leyden, cfg.op)), ("reference", module.reference)):
-        given = {"torch": torch, "f": f, "x": x, "g": torch.ones_like(x)}
-        timer = Timer("torch.autograd.grad(f(x), x, g)", globals=given, num_threads=torch.get_num_threads())
+        given = {"grad": torch.autograd.grad, "f": f, "x": x, "g": torch.ones_like(x)}
+        timer = Timer("grad(f(x), x, g)", globals=given, num_threads=torch.get_num_threads())
         seconds[name] = timer.blocked_autorange(min_run_time=0.2 * cfg.rounds).median
         log.info("%s: forward and backward of %s on %s take %.0f us", name, cfg.op, x.device, 1e6 * seconds[name])
     write_json(Path(cfg.run_dir) / "benchmark.json", {"seconds": seconds})
@@ -122,39 +119,39 @@ def scale(cfg: DictConfig, folder: Path) -> float:
     """
     import numpy
     from matplotlib.figure import Figure
+    from pandas import Series
 
     for count in cfg.sizes.samples:  # of zeros, which take no room on most disks
         (folder / str(count)).mkdir()
         numpy.lib.format.open_memmap(folder / str(count) / "x.npy", "w+", "uint8", (count, 1, 8, 8))
         numpy.save(folder / str(count) / "y.npy", numpy.arange(count) % 10)
     usual = {name: SIZES[name].format(sizes[0], folder) for name, sizes in cfg.sizes.items()}
-    figure, rates = Figure((3 * len(cfg.sizes), 3), layout="constrained"), dict[str, list[float]]()
-    plots = figure.subplots(1, len(cfg.sizes), squeeze=False)[0]
-    for axes, (name, sizes) in zip(plots, cfg.sizes.items(), strict=True):
-        rates[name] = []
+    limits = [f"trainer.limit_{stage}_batches={cfg.steps}" for stage in ("train", "val")]
+    limits += [f"trainer.max_epochs={cfg.rounds + 1}", f"threads={cfg.threads or 'null'}"]
+    figure, rates = Figure((3 * len(cfg.sizes), 3), layout="constrained"), dict[str, Any]()
+    for number, (name, sizes) in enumerate(cfg.sizes.items(), 1):
+        rates[name] = Series()
         for size in sorted(sizes):
             typed = usual | {name: SIZES[name].format(size, folder)}
-            rates[name].append(samples_per_second(cfg, list(typed.values())))
-            log.info("%-10s %10d %10.0f samples/s", name, size, rates[name][-1])
-        axes.plot(sorted(sizes), rates[name], "o-")
+            rates[name][size] = samples_per_second([*typed.values(), *limits], folder / f"{name}-{size}")
+            log.info("%-10s %10d %10.0f samples/s", name, size, rates[name][size])
+        axes = figure.add_subplot(1, len(cfg.sizes), number)
+        axes.plot(rates[name], "o-")
         axes.set(xlabel=name, ylabel="samples/s", xscale="symlog", ylim=(0, None))
     figure.savefig(Path(cfg.run_dir) / "scale.png")
-    return rates["samples"][-1] / rates["samples"][0]
+    return rates["samples"].iloc[-1] / rates["samples"].iloc[0]
 
 
-def samples_per_second(cfg: DictConfig, typed: list[str]) -> float:
-    """Of a run in a process of its own, the median of its epochs but for the first; UserError where it fails."""
+def samples_per_second(typed: list[str], logs: Path) -> float:
+    """Of a small run in a process of its own, the median of its epochs but for the first; UserError where it fails."""
     from pandas import read_csv
 
-    limits = [f"trainer.limit_{stage}_batches={cfg.steps}" for stage in ("train", "val")]
-    limits += [f"trainer.max_epochs={cfg.rounds + 1}", f"threads={cfg.threads or 'null'}", "test=false"]
-    with TemporaryDirectory(dir=cfg.run_dir) as logs:
-        line = [sys.executable, str(Path(__file__).with_name("train.py")), *SMALL, *typed, *limits, f"log_dir='{logs}'"]
-        done = subprocess.run(line, capture_output=True, text=True)
-        if done.returncode:
-            raise UserError(f"{' '.join(typed)} fails: {done.stderr.strip()}")
-        epochs = read_csv(Path(logs) / "train" / "scale" / "metrics.csv")
-    return epochs["time/samples_per_second"].dropna()[1:].median()
+    line = [sys.executable, str(Path(__file__).with_name("train.py")), *SMALL, *typed, f"log_dir='{logs}'"]
+    done = subprocess.run(line, capture_output=True, text=True)
+    if done.returncode:
+        raise UserError(f"{' '.join(typed)} fails: {done.stderr.strip()}")
+    (table,) = logs.glob("train/*/metrics.csv")
+    return read_csv(table)["time/samples_per_second"].dropna()[1:].median()
 
 
 if __name__ == "__main__":

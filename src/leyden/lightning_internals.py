@@ -48,7 +48,7 @@ def describe(item: _ResultMetric) -> dict[str, Any]:
 def rebuild(trainer: Trainer, described: dict[str, Any], is_tensor: bool = True) -> _ResultMetric:
     """A value that is logged as `describe` says, in the state before the first time."""
     sync = _Sync(trainer.strategy.reduce, *described["_sync"], _op=described["reduce_fx"])
-    return _ResultMetric(_Metadata(**described | {"_sync": sync}), is_tensor)
+    return _ResultMetric(_Metadata(**described | {"_sync": sync}), is_tensor).to(trainer.strategy.root_device)
 
 
 def step_values(trainer: Trainer) -> dict[str, float]:
@@ -96,10 +96,10 @@ def share_of(item: _ResultMetric, samples: int) -> tuple[float, float, str]:
 
 def joint(shares: list[tuple[float, float, str]]) -> float:
     """The value that one process would have logged, from the shares of the ranks that logged it."""
-    values = torch.tensor([value for value, _, _ in shares], dtype=torch.float64)
-    if (reduction := shares[0][2]) == "mean":
-        return float(values.sum()) / (sum(weight for _, weight, _ in shares) or float("nan"))
-    return float(getattr(torch, reduction)(values))
+    values, weights, (reduction, *_) = zip(*shares, strict=True)
+    if reduction == "mean":
+        return sum(values) / (sum(weights) or float("nan"))
+    return float(getattr(torch, reduction)(torch.tensor(values, dtype=torch.float64)))
 
 
 def evaluated(loop: Any) -> int:
@@ -112,18 +112,12 @@ def evaluated(loop: Any) -> int:
 
 
 class StepLogger(_LoggerConnector):
-    """Asks once in a batch what has been logged, not several times."""
-
-    def on_batch_end(self) -> None:
-        results: Any = self.trainer._results
-        self.seen = results.metrics(on_step=True)
-        self._progress_bar_metrics.update(self.seen["pbar"])
-        self._callback_metrics.update(self.seen["callback"])
-        self._logged_metrics.update(self.seen["log"])
-        results.batch = results.batch_size = None
+    """Asks in an evaluation for what is logged at each step only where something is."""
 
     def update_eval_step_metrics(self, step: int) -> None:
-        self.log_metrics(self.seen["log"], step=step)
+        results: Any = self.trainer._results
+        if any(item.meta.on_step for item in results.values()):
+            super().update_eval_step_metrics(step)
 
 
 class RankLogger(StepLogger):
@@ -151,9 +145,7 @@ class RankLogger(StepLogger):
             described, shares = zip(*(rank[key] for rank in ranks if key in rank), strict=True)
             item = results.setdefault(key, rebuild(self.trainer, described[0]))  # others alone may have logged it
             item.has_reset, item._update_count = False, max(1, item._update_count)
-            item._computed = torch.tensor(
-                joint(shares), dtype=item.value.dtype, device=self.trainer.strategy.root_device
-            )
+            item._computed = item.value.new_tensor(joint(shares))
             if results.training and not item.meta.on_epoch:  # what watches it at the epoch's end sees the same
                 self._callback_metrics[item.meta.name] = item._computed
 
@@ -187,15 +179,15 @@ class RankLoader(_DataConnector):
         return mine
 
 
+def reload(trainer: Trainer) -> None:
+    """Make the loaders of a fit anew, and the optimizers, whose schedules count the steps."""
+    _reset_dataloaders(trainer)
+    trainer.strategy.setup_optimizers(trainer)
+
+
 def fetcher(trainer: Trainer) -> Any:
     """What takes the batches of training out of their loaders."""
     return trainer.fit_loop._data_fetcher
-
-
-def reload(trainer: Trainer) -> None:
-    """Make the loaders anew, and the optimizers, whose schedules count the steps."""
-    _reset_dataloaders(trainer)
-    trainer.strategy.setup_optimizers(trainer)
 
 
 def time_fetches(trainer: Trainer, add: Callable[[float], None]) -> None:
@@ -212,8 +204,8 @@ def join_ranks(trainer: Trainer, share: Callable[..., Any]) -> None:
         trainer._logger_connector = StepLogger(trainer)
         return
     trainer._logger_connector, trainer._data_connector = RankLogger(trainer), RankLoader(trainer, share)
-    signals = vars(trainer._signal_connector)
-    signals["_sigterm_notifier_fn"] = lambda *_: None  # else a rank waits in its handler for those that got no SIGTERM
+    # else a rank waits in its handler for those that got no SIGTERM
+    vars(trainer._signal_connector)["_sigterm_notifier_fn"] = lambda *_: None
     loop: Any = trainer.fit_loop.epoch_loop
     is_due = loop._should_check_val_fx
     if trainer._val_check_time_interval is not None:  # which each rank measures by its own clock

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from traceback import walk_tb
 
 import torch
 from lightning import LightningModule, Trainer
@@ -13,11 +14,9 @@ from leyden import UserError, said
 from leyden.debug.layers import sizes
 
 MEMORY = "out of memory|allocate memory|not enough memory|bad_alloc"
-SIZES = (
-    r"\b(shapes?|sizes?|dimensions?|dims?|channels?|normalized_shape|elements|[1-5]D|batch_size)\b|mat1 and mat2|"
-    "index out of range|out of bounds|must match"
-)
+SIZES = r"\b(shape|size|dim|channel|element|[1-5]D\b|batch_size)|mat1 and mat2|out of (range|bounds)|must match"
 STEPS = ("training_step", "validation_step", "test_step", "predict_step", "configure_optimizers")
+TORCH = str(Path(torch.__file__).parent)
 
 
 @contextmanager
@@ -60,15 +59,13 @@ def find(task: LightningModule, error: Exception) -> tuple[str, str]:
     """The step that failed, and where: its innermost layer with what it got, else its innermost line out of torch."""
     names = {module: name for name, module in task.named_modules() if name}
     step = layer = line = ""
-    trace = error.__traceback__
-    while trace:
-        code, local = trace.tb_frame.f_code, trace.tb_frame.f_locals
+    for frame, number in walk_tb(error.__traceback__):
+        code, local = frame.f_code, frame.f_locals
         if code.co_name in STEPS and local.get("self") is task:
             step = code.co_name
         if code is nn.Module.__call__.__code__ and (module := local["self"]) in names:
             got = sizes([local["args"], local["kwargs"]])
             layer = f"{names[module]}: {type(module).__name__}({module.extra_repr()}), which got {got}"
-        if not code.co_filename.startswith(str(Path(torch.__file__).parent)):
-            line = f"line {trace.tb_lineno} of {code.co_filename}"
-        trace = trace.tb_next
+        if not code.co_filename.startswith(TORCH):
+            line = f"line {number} of {code.co_filename}"
     return step, layer or line

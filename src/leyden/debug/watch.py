@@ -3,6 +3,7 @@
 import logging
 import math
 import os
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,7 @@ from torch.optim import Optimizer
 from leyden import listed
 
 log = logging.getLogger(__name__)
-SMALL = 1e-4  # a gradient vanishes below this norm and this share of the largest one
-LARGE = 100.0  # it explodes above this norm, and above so many times the smallest one
+SMALL, LARGE = 1e-4, 100.0  # norms, and norms over the largest and the smallest one, from where they vanish or explode
 AGAIN = 3  # measurements in a row for what may pass: zeros behind a layer that starts at zero
 MIB = 2**20
 EPOCHS = 5  # of growth in a row, by over 1 MiB each, that are no accident
@@ -28,16 +28,13 @@ class Gradients(Callback):
     """Logs, of each matrix and kernel, the gradient's norm and share of zeros, and the step's size over the weight's.
 
     They are those of the whole step, unscaled and before clipping. What vanishes or explodes is named once.
-
-    Args:
-        every_n_steps: optimizer steps between measurements, besides that of the first step
-        histograms_every: measurements between histograms; 0: none
     """
 
     def __init__(self, every_n_steps: int = 50, histograms_every: int = 10):
         self.every_n_steps, self.histograms_every = every_n_steps, histograms_every
-        self.rows: dict[str, tuple[Tensor, ...]] = {}  # weight, its value before, norm and zeros of the gradient
-        self.small: dict[str, int] = {}  # measurements in a row in which a gradient was small
+        self.before: dict[str, Tensor] = {}  # the weights of a step that is measured
+        self.found: dict[str, Tensor] = {}  # what is to be logged of it
+        self.small = Counter[str]()  # measurements in a row in which a gradient was small
         self.named: set[str] = set()
 
     def on_before_optimizer_step(self, trainer: Trainer, task: LightningModule, optimizer: Optimizer) -> None:
@@ -46,35 +43,33 @@ class Gradients(Callback):
         if left and step > 0:
             return
         mine = {weight for group in optimizer.param_groups for weight in group["params"]}
-        scaler, scale = getattr(trainer.precision_plugin, "scaler", None), 1.0
-        if scaler and getattr(optimizer, "_step_supports_amp_scaling", False):  # fused: it unscales later
-            scale = scaler.get_scale()
+        scaler = getattr(trainer.precision_plugin, "scaler", None)
+        late = scaler and getattr(optimizer, "_step_supports_amp_scaling", False)  # fused: it unscales later
         drawn = self.histograms_every and measured % self.histograms_every == 0
         boards = [x.experiment for x in trainer.loggers if drawn and isinstance(x, TensorBoardLogger)]
         for name, weight in task.named_parameters():
             if weight.grad is None or weight.dim() < 2 or weight not in mine:
                 continue
-            grad = whole(weight.grad) / scale
-            self.rows[name] = weight, whole(weight).clone(), grad.norm(), (grad == 0).float().mean()
+            grad = whole(weight.grad) / (scaler.get_scale() if late else 1)
+            self.before[name] = whole(weight).clone()
+            self.found |= {f"norm/{name}": grad.norm(), f"zeros/{name}": (grad == 0).float().mean()}
             for board in boards if grad.isfinite().all() else []:
                 board.add_histogram(f"gradients/{name}", grad.cpu(), trainer.global_step + 1)
 
     def on_train_batch_end(self, trainer: Trainer, task: LightningModule, *_: Any) -> None:
-        if not self.rows:
+        if not self.before:
             return
-        step, norms, values = trainer.global_step, dict[str, float](), dict[str, float]()
-        for name, (weight, before, norm, zeros) in self.rows.items():
-            ratio = (whole(weight) - before).norm() / before.norm().clamp(min=1e-30)
-            found = {"norm": float(norm), "zeros": float(zeros), "update_ratio": float(ratio)}
-            values |= {f"gradients/{kind}/{name}": value for kind, value in found.items()}
-            norms[name] = found["norm"]
-        self.rows = {}
+        for name, before in self.before.items():
+            change = whole(task.get_parameter(name)) - before
+            self.found[f"update_ratio/{name}"] = change.norm() / before.norm().clamp(min=1e-30)
+        step, norms = trainer.global_step, {name: float(self.found[f"norm/{name}"]) for name in self.before}
         for logger in trainer.loggers:
-            logger.log_metrics(values, step)
+            logger.log_metrics({f"gradients/{name}": float(value) for name, value in self.found.items()}, step)
+        self.before, self.found = {}, {}
         least, most = min(norms.values()), max(norms.values())
         log.info("gradients at step %d: norms from %.3g to %.3g", step, least, most)
         small = [name for name, norm in norms.items() if norm < SMALL and norm <= SMALL * most]
-        self.small = {name: self.small.get(name, 0) + 1 for name in small}
+        self.small = Counter({name: self.small[name] + 1 for name in small})
         vanish = [name for name in small if self.small[name] >= AGAIN or (step == 1 and norms[name] > 0)]
         explode = [name for name, norm in norms.items() if not norm <= max(LARGE, LARGE * least)]
         for what, names in (("vanish", vanish), ("explode", explode)):
@@ -103,7 +98,7 @@ class Overfit(Callback):
 
     def on_train_end(self, trainer: Trainer, task: LightningModule) -> None:
         if not self.losses:  # of a task that goes backward by itself
-            return log.warning("overfit: no loss was seen; call self.manual_backward(loss) in the task.")
+            return
         first, last = float(self.losses[0]), float(self.losses[-1])
         fell = f"the loss of one batch went from {first:.4g} to {last:.4g} in {trainer.global_step} steps"
         if last <= self.share * first:
@@ -115,7 +110,7 @@ class Overfit(Callback):
 
 
 class Memory(Callback):
-    """Logs, in MiB: what is resident on the host; of a GPU what is allocated, reserved, and the peak of the run so far.
+    """Logs MiB: resident on the host; of a GPU allocated, reserved, and the peak of the run so far.
 
     `empty_cache` gives back what the allocator of a GPU holds unused, after each epoch.
     """
@@ -124,28 +119,27 @@ class Memory(Callback):
         self.empty_cache = empty_cache
         self.last, self.grown = math.inf, 0  # MiB after the last epoch, and epochs of growth in a row
 
-    def measure(self, trainer: Trainer, task: LightningModule) -> None:
-        """Log the numbers of now."""
-        if trainer.sanity_checking:
-            return
+    def measure(self, trainer: Trainer, task: LightningModule) -> float:
+        """Log the numbers of now; returns what is in use where the run computes."""
         stage, found = trainer.state.stage.dataloader_prefix, {"resident": resident()}
         if trainer.strategy.root_device.type == "cuda":
             sizes = torch.cuda.memory_allocated(), torch.cuda.memory_reserved(), torch.cuda.max_memory_allocated()
             found |= {name: size / MIB for name, size in zip(("allocated", "reserved", "peak"), sizes, strict=True)}
-        log.info("memory, %s: %s", stage, ", ".join(f"{name} {mib:.0f} MiB" for name, mib in found.items()))
-        for logger in trainer.loggers:
-            logger.log_metrics({f"memory/{stage}_{name}": mib for name, mib in found.items()}, trainer.global_step)
-        self.held = found.get("allocated", found["resident"])
+        if not trainer.sanity_checking:
+            log.info("memory, %s: %s", stage, ", ".join(f"{name} {mib:.0f} MiB" for name, mib in found.items()))
+            for logger in trainer.loggers:
+                logger.log_metrics({f"memory/{stage}_{name}": mib for name, mib in found.items()}, trainer.global_step)
+        return found.get("allocated", found["resident"])
 
     on_validation_epoch_end: Any = measure
     on_test_epoch_end: Any = measure
 
     def on_train_epoch_end(self, trainer: Trainer, task: LightningModule) -> None:
-        self.measure(trainer, task)
-        self.last, self.grown = self.held, self.grown + 1 if self.held > self.last + 1 else 0
+        held = self.measure(trainer, task)
+        self.last, self.grown = held, self.grown + 1 if held > self.last + 1 else 0
         if self.grown == EPOCHS:
             what = "look for a list of losses or outputs with their graphs, and append loss.detach()"
-            log.warning("Memory grew in each of the last %d epochs, to %.0f MiB; %s.", EPOCHS, self.held, what)
+            log.warning("Memory grew in each of the last %d epochs, to %.0f MiB; %s.", EPOCHS, held, what)
         if self.empty_cache:
             torch.cuda.empty_cache()
 

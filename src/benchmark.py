@@ -38,7 +38,7 @@ def benchmark(cfg: DictConfig) -> float:
 
     With `op` it times an operator and its reference instead, with `scale` runs of many sizes.
     """
-    from pandas import DataFrame
+    from pandas import DataFrame, read_csv
 
     from leyden.debug.timing import Stopwatch
     from leyden.launch import ranks
@@ -69,7 +69,8 @@ def benchmark(cfg: DictConfig) -> float:
             logging.disable(logging.NOTSET)
 
         # tell
-        seconds: Any = DataFrame(stopwatch.seconds[1:])  # of a batch, a row for each round
+        seconds: Any = DataFrame(stopwatch.seconds[1:-1])  # of a batch, a row for each round
+        seconds["Trainer"] = read_csv(Path(folder, "metrics.csv"))["time/step_seconds"].dropna().tolist()[-cfg.rounds :]
         ratio = {what: (seconds[a] / seconds[b]).median() for what, (a, b) in RATIOS.items() if a in seconds}
         advice = bottleneck(seconds.median(), getattr(trainer.train_dataloader, "num_workers", 0))
         found = {"ratio": ratio, "bottleneck": advice, "seconds_per_batch": seconds.to_dict("list")}
@@ -119,7 +120,6 @@ def scale(cfg: DictConfig, folder: Path) -> float:
     """
     import numpy
     from matplotlib.figure import Figure
-    from pandas import Series
 
     for count in cfg.sizes.samples:  # of zeros, which take no room on most disks
         (folder / str(count)).mkdir()
@@ -128,18 +128,18 @@ def scale(cfg: DictConfig, folder: Path) -> float:
     usual = {name: SIZES[name].format(sizes[0], folder) for name, sizes in cfg.sizes.items()}
     limits = [f"trainer.limit_{stage}_batches={cfg.steps}" for stage in ("train", "val")]
     limits += [f"trainer.max_epochs={cfg.rounds + 1}", f"threads={cfg.threads or 'null'}"]
-    figure, rates = Figure((3 * len(cfg.sizes), 3), layout="constrained"), dict[str, Any]()
+    figure, rates = Figure((3 * len(cfg.sizes), 3), layout="constrained"), dict[str, list[float]]()
     for number, (name, sizes) in enumerate(cfg.sizes.items(), 1):
-        rates[name] = Series()
+        rates[name] = []
         for size in sorted(sizes):
             typed = usual | {name: SIZES[name].format(size, folder)}
-            rates[name][size] = samples_per_second([*typed.values(), *limits], folder / f"{name}-{size}")
-            log.info("%-10s %10d %10.0f samples/s", name, size, rates[name][size])
+            rates[name].append(samples_per_second([*typed.values(), *limits], folder / f"{name}-{size}"))
+            log.info("%-10s %10d %10.0f samples/s", name, size, rates[name][-1])
         axes = figure.add_subplot(1, len(cfg.sizes), number)
-        axes.plot(rates[name], "o-")
+        axes.plot(sorted(sizes), rates[name], "o-")
         axes.set(xlabel=name, ylabel="samples/s", xscale="symlog", ylim=(0, None))
     figure.savefig(Path(cfg.run_dir) / "scale.png")
-    return rates["samples"].iloc[-1] / rates["samples"].iloc[0]
+    return rates["samples"][-1] / rates["samples"][0]
 
 
 def samples_per_second(typed: list[str], logs: Path) -> float:

@@ -21,6 +21,7 @@ from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signatu
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 
 EndFit = _TunerExitException  # raised in a hook, it ends a fit as its end does
+reload = _reset_dataloaders  # of a fit
 AT_VALIDATIONS = 2**63 - 1  # frequency of a schedule that the keeper steps, and Lightning in its own time never
 NOTHING = nullcontext()
 STEP_HOOKS = [name for name in dir(Callback) if "_batch_" in name or "_before_" in name or "backward" in name]
@@ -111,16 +112,12 @@ def evaluated(loop: Any) -> int:
     return samples or 1
 
 
-class StepLogger(_LoggerConnector):
-    """Asks in an evaluation for what is logged at each step only where something is."""
-
-    def update_eval_step_metrics(self, step: int) -> None:
-        results: Any = self.trainer._results
-        if any(item.meta.on_step for item in results.values()):
-            super().update_eval_step_metrics(step)
+def logs_steps(trainer: Any) -> bool:
+    """Whether the task logs anything at each step of this stage."""
+    return any(item.meta.on_step for item in trainer._results.values())
 
 
-class RankLogger(StepLogger):
+class RankLogger(_LoggerConnector):
     """Joins what the ranks log before anybody reads it: Lightning has rank 0's values, or means of rounded weights."""
 
     def epoch_end_reached(self) -> None:
@@ -179,12 +176,6 @@ class RankLoader(_DataConnector):
         return mine
 
 
-def reload(trainer: Trainer) -> None:
-    """Make the loaders of a fit anew, and the optimizers, whose schedules count the steps."""
-    _reset_dataloaders(trainer)
-    trainer.strategy.setup_optimizers(trainer)
-
-
 def fetcher(trainer: Trainer) -> Any:
     """What takes the batches of training out of their loaders."""
     return trainer.fit_loop._data_fetcher
@@ -199,17 +190,11 @@ def time_fetches(trainer: Trainer, add: Callable[[float], None]) -> None:
 
 
 def join_ranks(trainer: Trainer, share: Callable[..., Any]) -> None:
-    """Let the ranks log, decide and read together, where there are several; `share` deals a sampler's order."""
-    if trainer.world_size == 1:
-        trainer._logger_connector = StepLogger(trainer)
-        return
-    trainer._logger_connector, trainer._data_connector = RankLogger(trainer), RankLoader(trainer, share)
-    # else a rank waits in its handler for those that got no SIGTERM
-    vars(trainer._signal_connector)["_sigterm_notifier_fn"] = lambda *_: None
-    loop: Any = trainer.fit_loop.epoch_loop
-    is_due = loop._should_check_val_fx
-    if trainer._val_check_time_interval is not None:  # which each rank measures by its own clock
-        loop._should_check_val_fx = lambda fetcher: trainer.strategy.broadcast(is_due(fetcher))
+    """Let the ranks log and read together, where there are several; `share` deals a sampler's order."""
+    if trainer.world_size > 1:
+        trainer._logger_connector, trainer._data_connector = RankLogger(trainer), RankLoader(trainer, share)
+        # else a rank waits in its handler for those that got no SIGTERM
+        vars(trainer._signal_connector)["_sigterm_notifier_fn"] = lambda *_: None
 
 
 def shorten_steps(trainer: Trainer, task: LightningModule) -> None:
@@ -230,6 +215,8 @@ def shorten_steps(trainer: Trainer, task: LightningModule) -> None:
     if type(trainer.profiler) is PassThroughProfiler:  # which makes a generator thirty times in a step
         vars(trainer.profiler)["profile"] = lambda name: NOTHING
     training: Any = trainer.fit_loop.epoch_loop
+    log_step = connector.update_eval_step_metrics
+    connector.update_eval_step_metrics = lambda step: logs_steps(trainer) and log_step(step)
     if is_param_in_hook_signature(task.training_step, "batch_idx", min_args=2):
         training._build_kwargs = lambda _, batch, batch_idx: {"batch": batch, "batch_idx": batch_idx}
     if is_param_in_hook_signature(task.validation_step, "batch_idx", min_args=2):

@@ -91,3 +91,4 @@ class Size(Callback):
         what = f"used in place of {before}" if self.use else f"type data.batch_size={found}, now it is {before}"
         log.info("batch_size_finder: %d samples fit; %s.", found, what)
         reload(trainer)
+        trainer.strategy.setup_optimizers(trainer)  # whose schedules count the steps

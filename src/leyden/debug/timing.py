@@ -1,6 +1,5 @@
-"""How long a batch takes: with the Trainer, in a bare loop, of the data alone and of the computation alone."""
+"""How long a batch takes in a bare loop, of the data alone, of the computation alone, and in validations."""
 
-from collections import Counter
 from collections.abc import Callable
 from itertools import chain, count, repeat
 from typing import Any
@@ -11,7 +10,6 @@ from lightning.pytorch.callbacks import Callback
 from torch.utils.benchmark import Timer, timer
 
 from leyden import UserError
-from leyden.lightning_internals import EndFit
 from leyden.tasks.supervised import Supervised
 
 ALONE = {"bare loop": "step(ready(next(batches)))", "data alone": "next(batches)", "compute alone": "step(ready(one))"}
@@ -19,23 +17,24 @@ CHECKED = {"bare validation": "check(ready(next(batches)))"}
 
 
 class Stopwatch(Callback):
-    """Measures everything in turn during a fit, `rounds` times after one that is not counted, and ends it.
+    """Measures at the end of each epoch what needs no Trainer, `rounds` times after one that is not counted.
 
-    Of the Trainer it takes whole epochs, from their start to their last step, and whole validations, from before their
-    first batch to their metrics: no set-up and no checkpoints. It must be the first of the callbacks.
+    Of the Trainer it takes validations, from before their first batch to their metrics; `Records` takes its steps.
     """
 
     def __init__(self, rounds: int, steps: int):
         self.rounds, self.steps = rounds, steps
-        self.seconds: list[dict[str, float]] = []  # of a batch, in each round
+        self.seconds: list[dict[str, float]] = [{}]  # of a batch, in each round
 
-    def on_train_start(self, trainer: Trainer, task: LightningModule) -> None:
-        """Begin a round: measure what needs no Trainer."""
-        self.seconds.append({})
-        self.spent: Any = Counter()  # seconds of the Trainer
-        self.batches = Counter[str]()
+    def on_validation_epoch_start(self, *_: Any) -> None:
+        self.started = timer()
+
+    def on_validation_end(self, trainer: Trainer, task: LightningModule) -> None:
+        self.seconds[-1]["Trainer validation"] = (timer() - self.started) / sum(trainer.num_val_batches)
+
+    def on_train_epoch_end(self, trainer: Trainer, task: LightningModule) -> None:
         vars(task).update(dict.fromkeys(("log", "log_dict"), lambda *_, **__: None))  # a user's own step logs
-        self.measure(trainer, task, trainer.datamodule.train_dataloader(), ALONE)  # apart from that in use
+        self.measure(trainer, task, trainer.datamodule.train_dataloader(), ALONE)
         if len(trainer.num_val_batches) == 1 and all(trainer.num_val_batches):
             task.eval()
             trainer.validating = True  # so that the data is not augmented
@@ -43,6 +42,8 @@ class Stopwatch(Callback):
             trainer.training = True
             task.train()
         del task.log, task.log_dict
+        trainer.should_stop = len(self.seconds) > self.rounds
+        self.seconds.append({})
 
     def measure(self, trainer: Trainer, task: LightningModule, loader: Any, lines: dict[str, str]) -> None:
         """Note the seconds that each line of code takes; UserError where the data has several loaders."""
@@ -55,31 +56,6 @@ class Stopwatch(Callback):
         for name, line in lines.items():
             watch = Timer(line, globals=given, num_threads=torch.get_num_threads())
             self.seconds[-1][name] = watch.timeit(self.steps).mean
-
-    def start(self, *_: Any) -> None:
-        self.started = timer()
-
-    def stop(self, what: str, loop: Any) -> None:
-        self.spent[what] += timer() - self.started
-        self.batches[what] += loop.batch_progress.current.ready
-
-    on_train_epoch_start: Any = start
-    on_validation_epoch_start: Any = start
-
-    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
-        if trainer.fit_loop.epoch_loop.batch_progress.is_last_batch:
-            self.stop("Trainer", trainer.fit_loop.epoch_loop)
-
-    def on_validation_end(self, trainer: Trainer, task: LightningModule) -> None:
-        self.stop("Trainer validation", trainer.fit_loop.epoch_loop.val_loop)
-
-    def on_train_epoch_end(self, trainer: Trainer, task: LightningModule) -> None:
-        if self.batches["Trainer"] < self.steps:
-            return
-        self.seconds[-1] |= {what: self.spent[what] / batches for what, batches in self.batches.items()}
-        if len(self.seconds) > self.rounds:
-            raise EndFit
-        self.on_train_start(trainer, task)
 
 
 def check(trainer: Trainer, task: LightningModule, batch: Any) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from leyden import UserError, require
 from leyden.files import write_json
@@ -17,12 +17,8 @@ from leyden.launch.command import launch
 log = logging.getLogger("leyden.benchmark")
 MEASURED = {"max_epochs": 10**5, "max_steps": -1, "val_check_interval": 1.0, "check_val_every_n_epoch": 1}
 MEASURED |= {"num_sanity_val_steps": 0, "overfit_batches": 0.0, "enable_progress_bar": False}  # the stopwatch ends it
+LIMITS = ("limit_train_batches", "limit_val_batches")
 RATIOS = {"training": ("bare loop", "Trainer"), "validation": ("bare validation", "Trainer validation")}
-KEYS = {  # for what takes most of a step
-    "compute": "trainer.precision, threads, data.augment or the model",
-    "loading": "data.num_workers, or data.batch_size where the data is in memory",
-    "Trainer": "data.batch_size, logger or callbacks",
-}
 SIZES = {  # what is typed for a size; {1} is the folder of the files
     "samples": "data.path='{1}/{0}'",
     "batch": "data.batch_size={0}",
@@ -54,10 +50,9 @@ def benchmark(cfg: DictConfig) -> float:
         if cfg.scale:
             return scale(cfg, Path(folder))
         datamodule, task = build.parts(cfg)
-        tree, stopwatch = cfg.copy(), Stopwatch(cfg.rounds, cfg.steps)
-        with open_dict(tree):
-            tree.trainer.update(MEASURED | {"limit_train_batches": cfg.steps, "limit_val_batches": cfg.steps})
-            tree.update({"run_dir": folder, "profiler": None})
+        stopwatch, limits = Stopwatch(cfg.rounds, cfg.steps), dict.fromkeys(LIMITS, cfg.steps)
+        with open_dict(cfg):
+            tree: Any = OmegaConf.merge(cfg, {"trainer": MEASURED | limits, "run_dir": folder, "profiler": None})
         trainer = build.trainer(tree, [stopwatch, *build.watchers(tree)])
         run.begin(task, trainer, datamodule)
 
@@ -85,9 +80,12 @@ def bottleneck(seconds: Any, workers: int) -> str:
     """What takes most of a Trainer's step, and the keys to change."""
     compute = seconds["compute alone"]
     loading = max(0.0, seconds["data alone"] - (compute if workers else 0.0))  # workers load meanwhile
-    parts = {"compute": compute, "loading": loading, "Trainer": seconds["Trainer"] - compute - loading}
-    where = max(parts, key=lambda name: parts[name])
-    return f"The bottleneck is {where}; change {KEYS[where]}."
+    parts = {
+        compute: "compute; change trainer.precision, threads, data.augment or the model",
+        loading: "loading; change data.num_workers, or data.batch_size where the data is in memory",
+        seconds["Trainer"] - compute - loading: "Trainer; change data.batch_size, logger or callbacks",
+    }
+    return f"The bottleneck is {parts[max(parts)]}."
 
 
 def operator(cfg: DictConfig) -> float:
@@ -120,38 +118,32 @@ def scale(cfg: DictConfig, folder: Path) -> float:
     """
     import numpy
     from matplotlib.figure import Figure
+    from pandas import read_csv
 
     for count in cfg.sizes.samples:  # of zeros, which take no room on most disks
         (folder / str(count)).mkdir()
         numpy.lib.format.open_memmap(folder / str(count) / "x.npy", "w+", "uint8", (count, 1, 8, 8))
         numpy.save(folder / str(count) / "y.npy", numpy.arange(count) % 10)
     usual = {name: SIZES[name].format(sizes[0], folder) for name, sizes in cfg.sizes.items()}
-    limits = [f"trainer.limit_{stage}_batches={cfg.steps}" for stage in ("train", "val")]
-    limits += [f"trainer.max_epochs={cfg.rounds + 1}", f"threads={cfg.threads or 'null'}"]
+    command = [sys.executable, str(Path(__file__).with_name("train.py")), *SMALL, f"threads={cfg.threads or 'null'}"]
+    command += [f"trainer.max_epochs={cfg.rounds + 1}", *(f"trainer.{limit}={cfg.steps}" for limit in LIMITS)]
     figure, rates = Figure((3 * len(cfg.sizes), 3), layout="constrained"), dict[str, list[float]]()
     for number, (name, sizes) in enumerate(cfg.sizes.items(), 1):
         rates[name] = []
         for size in sorted(sizes):
-            typed = usual | {name: SIZES[name].format(size, folder)}
-            rates[name].append(samples_per_second([*typed.values(), *limits], folder / f"{name}-{size}"))
+            typed, logs = usual | {name: SIZES[name].format(size, folder)}, folder / f"{name}-{size}"
+            done = subprocess.run([*command, *typed.values(), f"log_dir='{logs}'"], capture_output=True, text=True)
+            if done.returncode:
+                raise UserError(f"{' '.join(typed.values())} fails: {done.stderr.strip()}")
+            (table,) = logs.glob("train/*/metrics.csv")
+            epochs = read_csv(table)["time/samples_per_second"].dropna()[1:]  # the first one starts processes
+            rates[name].append(epochs.median())
             log.info("%-10s %10d %10.0f samples/s", name, size, rates[name][-1])
         axes = figure.add_subplot(1, len(cfg.sizes), number)
         axes.plot(sorted(sizes), rates[name], "o-")
         axes.set(xlabel=name, ylabel="samples/s", xscale="symlog", ylim=(0, None))
     figure.savefig(Path(cfg.run_dir) / "scale.png")
     return rates["samples"][-1] / rates["samples"][0]
-
-
-def samples_per_second(typed: list[str], logs: Path) -> float:
-    """Of a small run in a process of its own, the median of its epochs but for the first; UserError where it fails."""
-    from pandas import read_csv
-
-    line = [sys.executable, str(Path(__file__).with_name("train.py")), *SMALL, *typed, f"log_dir='{logs}'"]
-    done = subprocess.run(line, capture_output=True, text=True)
-    if done.returncode:
-        raise UserError(f"{' '.join(typed)} fails: {done.stderr.strip()}")
-    (table,) = logs.glob("train/*/metrics.csv")
-    return read_csv(table)["time/samples_per_second"].dropna()[1:].median()
 
 
 if __name__ == "__main__":

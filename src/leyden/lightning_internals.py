@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 
 EndFit = _TunerExitException  # raised in a hook, it ends a fit as its end does
 reload = _reset_dataloaders  # of a fit
+fetcher = attrgetter("fit_loop._data_fetcher")  # of a Trainer: takes the batches of training out of their loaders
 AT_VALIDATIONS = 2**63 - 1  # frequency of a schedule that the keeper steps, and Lightning in its own time never
 NOTHING = nullcontext()
 STEP_HOOKS = [name for name in dir(Callback) if "_batch_" in name or "_before_" in name or "backward" in name]
@@ -112,12 +114,22 @@ def evaluated(loop: Any) -> int:
     return samples or 1
 
 
-def logs_steps(trainer: Any) -> bool:
-    """Whether the task logs anything at each step of this stage."""
-    return any(item.meta.on_step for item in trainer._results.values())
+class StepLogger(_LoggerConnector):
+    """Asks once in a batch, not up to eight times, what has been logged."""
+
+    def on_batch_end(self) -> None:
+        results: Any = self.trainer._results
+        self.seen = results.metrics(on_step=True)
+        self._progress_bar_metrics.update(self.seen["pbar"])
+        self._callback_metrics.update(self.seen["callback"])
+        self._logged_metrics.update(self.seen["log"])
+        results.batch = results.batch_size = None
+
+    def update_eval_step_metrics(self, step: int) -> None:
+        self.log_metrics(self.seen["log"], step=step)
 
 
-class RankLogger(_LoggerConnector):
+class RankLogger(StepLogger):
     """Joins what the ranks log before anybody reads it: Lightning has rank 0's values, or means of rounded weights."""
 
     def epoch_end_reached(self) -> None:
@@ -176,11 +188,6 @@ class RankLoader(_DataConnector):
         return mine
 
 
-def fetcher(trainer: Trainer) -> Any:
-    """What takes the batches of training out of their loaders."""
-    return trainer.fit_loop._data_fetcher
-
-
 def time_fetches(trainer: Trainer, add: Callable[[float], None]) -> None:
     """Add up the seconds in which a batch of training is taken out of its loader."""
     loop: Any = trainer.fit_loop.epoch_loop
@@ -191,18 +198,20 @@ def time_fetches(trainer: Trainer, add: Callable[[float], None]) -> None:
 
 def join_ranks(trainer: Trainer, share: Callable[..., Any]) -> None:
     """Let the ranks log and read together, where there are several; `share` deals a sampler's order."""
-    if trainer.world_size > 1:
-        trainer._logger_connector, trainer._data_connector = RankLogger(trainer), RankLoader(trainer, share)
+    several = trainer.world_size > 1
+    trainer._logger_connector = RankLogger(trainer) if several else StepLogger(trainer)
+    if several:
+        trainer._data_connector = RankLoader(trainer, share)
         # else a rank waits in its handler for those that got no SIGTERM
         vars(trainer._signal_connector)["_sigterm_notifier_fn"] = lambda *_: None
 
 
-def shorten_steps(trainer: Trainer, task: LightningModule) -> None:
+def shorten_steps(trainer: Any, task: LightningModule) -> None:
     """Let Lightning pass over the hooks that nobody has overridden, and look only once at what does not change.
 
     Where there are several ranks, what the task logs at the end of an epoch is joined before early stopping reads it.
     """
-    connector: Any = trainer._logger_connector
+    connector = trainer._logger_connector
     if isinstance(connector, RankLogger):
         end = task.on_train_epoch_end
         vars(task)["on_train_epoch_end"] = lambda: (end(), connector.join())  # type: ignore[func-returns-value]
@@ -214,9 +223,7 @@ def shorten_steps(trainer: Trainer, task: LightningModule) -> None:
                 vars(each)[name] = None
     if type(trainer.profiler) is PassThroughProfiler:  # which makes a generator thirty times in a step
         vars(trainer.profiler)["profile"] = lambda name: NOTHING
-    training: Any = trainer.fit_loop.epoch_loop
-    log_step = connector.update_eval_step_metrics
-    connector.update_eval_step_metrics = lambda step: logs_steps(trainer) and log_step(step)
+    training = trainer.fit_loop.epoch_loop
     if is_param_in_hook_signature(task.training_step, "batch_idx", min_args=2):
         training._build_kwargs = lambda _, batch, batch_idx: {"batch": batch, "batch_idx": batch_idx}
     if is_param_in_hook_signature(task.validation_step, "batch_idx", min_args=2):

@@ -43,7 +43,7 @@ class Rate(Callback):
         with trial(trainer):
             self.finder.lr_find(trainer, task)
         found: Any = self.finder.optimal_lr
-        if not (rate := found.suggestion()):
+        if not (rate := found and found.suggestion()):
             raise UserError("No rate is suggested; type a larger callbacks.lr_finder.num_training_steps.")
         if trainer.is_global_zero:
             found.plot(suggest=True, ax=Figure().add_subplot()).savefig(self.directory / "lr_finder.png")

@@ -70,7 +70,7 @@ class Finite(Callback):
 
     def __init__(self, directory: str):
         self.directory = Path(directory)
-        self.batch: Any = None  # of the running training step
+        self.batch: Any = None  # of the last training step
 
     def on_train_start(self, trainer: Trainer, task: LightningModule) -> None:
         for name, layer in task.named_modules():
@@ -80,13 +80,10 @@ class Finite(Callback):
     def on_train_batch_start(self, trainer: Trainer, task: LightningModule, batch: Any, batch_idx: int) -> None:
         self.batch = batch
 
-    def on_train_batch_end(self, *_: Any) -> None:
-        self.batch = None
-
     @torch.compiler.disable
     def check(self, name: str, layer: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         """Raises UserError if an output of a training step is not finite."""
-        if self.batch is None or finite(output):
+        if not torch.is_grad_enabled() or finite(output):  # without gradients it is no training
             return
         parts = {"its weights": list(layer.parameters(recurse=False)), "its input": [args, kwargs]}
         bad = " and ".join(part for part, node in parts.items() if not finite(node))

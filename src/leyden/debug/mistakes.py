@@ -23,8 +23,8 @@ class Mistakes(Callback):
     def on_test_start(self, trainer: Trainer, task: LightningModule) -> None:
         self.seen = 0
         self.worst: list[Any] = []  # minus the loss, number of the sample, true and predicted class, picture
-        boards = [logger.experiment for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)]
-        self.board: Any = boards[0] if boards else None
+        boards = (logger.experiment for logger in trainer.loggers if isinstance(logger, TensorBoardLogger))
+        self.board: Any = next(boards, None)
 
     def on_test_batch_end(self, trainer: Trainer, task: Any, outputs: Any, batch: Any, *_: Any) -> None:
         match batch:

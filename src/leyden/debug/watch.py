@@ -123,8 +123,8 @@ class Memory(Callback):
         """Log the numbers of now; returns what is in use where the run computes."""
         stage, found = trainer.state.stage.dataloader_prefix, {"resident": resident()}
         if trainer.strategy.root_device.type == "cuda":
-            sizes = torch.cuda.memory_allocated(), torch.cuda.memory_reserved(), torch.cuda.max_memory_allocated()
-            found |= {name: size / MIB for name, size in zip(("allocated", "reserved", "peak"), sizes, strict=True)}
+            bytes_held = {"allocated": torch.cuda.memory_allocated(), "peak": torch.cuda.max_memory_allocated()}
+            found |= {name: held / MIB for name, held in bytes_held.items()}
         if not trainer.sanity_checking:
             log.info("memory, %s: %s", stage, ", ".join(f"{name} {mib:.0f} MiB" for name, mib in found.items()))
             for logger in trainer.loggers:

@@ -165,9 +165,7 @@ class RankLoader(_DataConnector):
     A batch sampler of a user's own kind is not taken apart: its batches are dealt.
     """
 
-    def __init__(self, trainer: Trainer, share: Callable[..., Any]):
-        super().__init__(trainer)
-        self.share = share  # what a rank has of a sampler's order: (sampler, rank, world, equal)
+    share: Callable[..., Any]  # what a rank has of a sampler's order: (sampler, rank, world, equal)
 
     def _prepare_dataloader(self, dataloader: Any, shuffle: bool, mode: RunningStage) -> Any:
         predicts = mode == RunningStage.PREDICTING  # there Lightning repeats nothing
@@ -176,12 +174,11 @@ class RankLoader(_DataConnector):
         batches, world = dataloader.batch_sampler, self.trainer.world_size
         plain = type(batches) is BatchSampler
         order: Any = batches.sampler if plain else batches or dataloader.sampler
-        sized = hasattr(order, "__len__")
-        equal = mode == RunningStage.TRAINING or (sized and len(order) < world)  # else a rank would have none
+        equal = mode == RunningStage.TRAINING or len(order) < world  # else a rank would have none
         share = self.share(order, self.trainer.global_rank, world, equal)
         own = {"sampler": share, "batch_sampler": batches and share, "_iterator": None}
         if plain:
-            size = share.even(batches.batch_size) if sized else batches.batch_size
+            size = share.even(batches.batch_size)
             own |= {"batch_size": size, "batch_sampler": BatchSampler(share, size, batches.drop_last)}
         mine = copy.copy(dataloader)
         vars(mine).update(own)  # a DataLoader lets nobody set these
@@ -201,7 +198,8 @@ def join_ranks(trainer: Trainer, share: Callable[..., Any]) -> None:
     several = trainer.world_size > 1
     trainer._logger_connector = RankLogger(trainer) if several else StepLogger(trainer)
     if several:
-        trainer._data_connector = RankLoader(trainer, share)
+        trainer._data_connector = loader = RankLoader(trainer)
+        loader.share = share
         # else a rank waits in its handler for those that got no SIGTERM
         vars(trainer._signal_connector)["_sigterm_notifier_fn"] = lambda *_: None
 

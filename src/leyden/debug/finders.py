@@ -1,9 +1,8 @@
 """Before training: a learning rate from the loss over growing rates, and the largest batch that fits."""
 
-import io
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,11 @@ RATES = ("lr", "initial_lr", "max_lr", "min_lr")  # of a group of parameters
 
 @contextmanager
 def trial(trainer: Trainer) -> Iterator[None]:
-    """Steps that no callback sees, that no end of epochs cuts short, and of which Lightning shows no bar."""
+    """Steps that no callback sees, and that no end of epochs cuts short."""
     callbacks, epochs = trainer.callbacks, trainer.max_epochs
     trainer.callbacks, trainer.fit_loop.max_epochs = [], -1
     try:
-        with redirect_stderr(io.StringIO()):
-            yield
+        yield
     finally:
         trainer.callbacks, trainer.fit_loop.max_epochs = callbacks, epochs
 

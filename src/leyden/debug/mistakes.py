@@ -7,6 +7,7 @@ import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
+from tabulate import tabulate
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torchvision.utils import make_grid
@@ -65,6 +66,5 @@ class Mistakes(Callback):
         large = picture.repeat_interleave(times, 1).repeat_interleave(times, 2)
         self.board.add_image(f"test/{what}", large, trainer.global_step)
         if table:
-            lines = [" | ".join(cell.replace("|", "\\|") for cell in row) for row in table]
-            lines.insert(1, " | ".join(["---"] * len(table[0])))
-            self.board.add_text(f"test/{what}", "\n".join(lines), trainer.global_step)
+            text = tabulate(table, "firstrow", "github", disable_numparse=True)
+            self.board.add_text(f"test/{what}", text, trainer.global_step)

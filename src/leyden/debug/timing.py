@@ -52,16 +52,14 @@ class Stopwatch(Callback):
         convert, batches = trainer.precision_plugin.convert_input, chain.from_iterable(repeat(loader))
         given = {"batches": batches, "one": next(batches), "step": bare_step(trainer, task)}
         given["ready"] = lambda batch: trainer.strategy.batch_to_device(convert(batch), dataloader_idx=0)
-        given["check"] = lambda batch: check(trainer, task, batch)
+
+        def check(batch: Any) -> None:
+            with torch.no_grad(), trainer.precision_plugin.forward_context():
+                task.step(batch) if isinstance(task, Supervised) else task.validation_step(batch, 0)
+
         for name, line in lines.items():
-            watch = Timer(line, globals=given, num_threads=torch.get_num_threads())
+            watch = Timer(line, globals=given | {"check": check}, num_threads=torch.get_num_threads())
             self.seconds[-1][name] = watch.timeit(self.steps).mean
-
-
-def check(trainer: Trainer, task: LightningModule, batch: Any) -> None:
-    """A step of validation as one writes it without a Trainer."""
-    with torch.no_grad(), trainer.precision_plugin.forward_context():
-        task.step(batch) if isinstance(task, Supervised) else task.validation_step(batch, 0)
 
 
 def bare_step(trainer: Trainer, task: LightningModule) -> Callable[[Any], None]:

@@ -11,7 +11,7 @@ import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
-from torch import Tensor
+from torch import Tensor, cuda
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
@@ -88,13 +88,9 @@ class Overfit(Callback):
 
     def __init__(self, share: float = 0.05):
         self.share, self.losses = share, list[Tensor]()  # the first and the last
-        self.idle: list[str] = []  # parameters without a gradient in the last step
 
     def on_before_backward(self, trainer: Trainer, task: LightningModule, loss: Tensor) -> None:
         self.losses = [*self.losses[:1], loss.detach()]
-
-    def on_before_optimizer_step(self, trainer: Trainer, task: LightningModule, optimizer: Optimizer) -> None:
-        self.idle = [name for name, p in task.named_parameters() if p.grad is None or not p.grad.any()]
 
     def on_train_end(self, trainer: Trainer, task: LightningModule) -> None:
         if not self.losses:  # of a task that goes backward by itself
@@ -104,8 +100,8 @@ class Overfit(Callback):
         if last <= self.share * first:
             return log.info("overfit: passed, %s.", fell)
         cause = "a wrong optimizer.lr, too few steps, dropout, augmentation, or targets of other inputs"
-        if self.idle:
-            cause = f"{self.idle[0]} (of {len(self.idle)} parameters) has no gradient: frozen, detached or unused"
+        if idle := [name for name, p in task.named_parameters() if p.grad is None or not p.grad.any()]:
+            cause = f"{idle[0]} (of {len(idle)} parameters) has no gradient: frozen, detached or unused"
         log.warning("overfit: NOT passed, %s. The likeliest causes: %s.", fell, cause)
 
 
@@ -123,8 +119,7 @@ class Memory(Callback):
         """Log the numbers of now; returns what is in use where the run computes."""
         stage, found = trainer.state.stage.dataloader_prefix, {"resident": resident()}
         if trainer.strategy.root_device.type == "cuda":
-            bytes_held = {"allocated": torch.cuda.memory_allocated(), "peak": torch.cuda.max_memory_allocated()}
-            found |= {name: held / MIB for name, held in bytes_held.items()}
+            found |= {"allocated": cuda.memory_allocated() / MIB, "peak": cuda.max_memory_allocated() / MIB}
         if not trainer.sanity_checking:
             log.info("memory, %s: %s", stage, ", ".join(f"{name} {mib:.0f} MiB" for name, mib in found.items()))
             for logger in trainer.loggers:
@@ -141,11 +136,11 @@ class Memory(Callback):
             what = "look for a list of losses or outputs with their graphs, and append loss.detach()"
             log.warning("Memory grew in each of the last %d epochs, to %.0f MiB; %s.", EPOCHS, held, what)
         if self.empty_cache:
-            torch.cuda.empty_cache()
+            cuda.empty_cache()
 
     def on_exception(self, trainer: Trainer, task: LightningModule, exception: BaseException) -> None:
         if isinstance(exception, torch.OutOfMemoryError):
-            log.warning("When it was full, memory held:\n%s", torch.cuda.memory_summary())
+            log.warning("When it was full, memory held:\n%s", cuda.memory_summary())
 
 
 def resident() -> float:

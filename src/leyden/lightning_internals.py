@@ -87,7 +87,7 @@ def restore_running_values(trainer: Trainer, task: LightningModule, values: dict
 
 
 def share_of(item: _ResultMetric, samples: int) -> tuple[float, float, str]:
-    """Of this rank: a value (a mean times its weight), its weight, and how it is joined with others."""
+    """Of this rank: a value (a mean times its weight), its weight, and how it is joined with others'."""
     value, reduction = float(item.value), item.meta.reduce_fx.__name__
     if not item.meta.on_epoch:  # the value of the last step, which `sync_dist` has joined already
         return value, float(item._forward_cache is not None), "mean" if item.meta.sync.should else reduction
@@ -98,7 +98,7 @@ def share_of(item: _ResultMetric, samples: int) -> tuple[float, float, str]:
 
 
 def joint(shares: list[tuple[float, float, str]]) -> float:
-    """The value that one process would have logged, from the shares of the ranks that logged it."""
+    """The value that one process would have logged."""
     values, weights, (reduction, *_) = zip(*shares, strict=True)
     if reduction == "mean":
         return sum(values) / (sum(weights) or float("nan"))
@@ -107,11 +107,9 @@ def joint(shares: list[tuple[float, float, str]]) -> float:
 
 def evaluated(loop: Any) -> int:
     """Samples of this rank in an evaluation, the weight of what its end logs; 1 where the loaders do not say."""
-    samples = 0
-    for loader, batches in zip(loop._combined_loader.flattened, loop.max_batches, strict=True):
-        if isinstance(getattr(loader, "sampler", None), DistributedSampler) and loader.batch_size:
-            samples += min(len(loader.sampler), batches * loader.batch_size)
-    return samples or 1
+    pairs = zip(loop._combined_loader.flattened, loop.max_batches, strict=True)
+    dealt = [(x, n) for x, n in pairs if isinstance(getattr(x, "sampler", None), DistributedSampler) and x.batch_size]
+    return sum(min(len(loader.sampler), batches * loader.batch_size) for loader, batches in dealt) or 1
 
 
 class StepLogger(_LoggerConnector):
@@ -160,10 +158,7 @@ class RankLogger(StepLogger):
 
 
 class RankLoader(_DataConnector):
-    """Deals the samples of a user's own loaders to the ranks, each once, in the order and batches they ask for.
-
-    A batch sampler of a user's own kind is not taken apart: its batches are dealt.
-    """
+    """Deals the samples of a user's own loaders to the ranks, or the batches of a batch sampler of their own kind."""
 
     share: Callable[..., Any]  # what a rank has of a sampler's order: (sampler, rank, world, equal)
 
@@ -176,11 +171,11 @@ class RankLoader(_DataConnector):
         order: Any = batches.sampler if plain else batches or dataloader.sampler
         equal = mode == RunningStage.TRAINING or len(order) < world  # else a rank would have none
         share = self.share(order, self.trainer.global_rank, world, equal)
+        mine = copy.copy(dataloader)
         own = {"sampler": share, "batch_sampler": batches and share, "_iterator": None}
         if plain:
             size = share.even(batches.batch_size)
             own |= {"batch_size": size, "batch_sampler": BatchSampler(share, size, batches.drop_last)}
-        mine = copy.copy(dataloader)
         vars(mine).update(own)  # a DataLoader lets nobody set these
         return mine
 
@@ -205,12 +200,9 @@ def join_ranks(trainer: Trainer, share: Callable[..., Any]) -> None:
 
 
 def shorten_steps(trainer: Any, task: LightningModule) -> None:
-    """Let Lightning pass over the hooks that nobody has overridden, and look only once at what does not change.
-
-    Where there are several ranks, what the task logs at the end of an epoch is joined before early stopping reads it.
-    """
+    """Let Lightning pass over the hooks that nobody has overridden, and look only once at what does not change."""
     connector = trainer._logger_connector
-    if isinstance(connector, RankLogger):
+    if isinstance(connector, RankLogger):  # early stopping reads what the task logs at the end of an epoch
         end = task.on_train_epoch_end
         vars(task)["on_train_epoch_end"] = lambda: (end(), connector.join())  # type: ignore[func-returns-value]
     for each in (*trainer.callbacks, task):

@@ -1,9 +1,10 @@
-"""Callbacks that watch a training: its gradients, its memory, and whether it learns one batch by heart."""
+"""Callbacks that watch a run: its gradients, its memory, whether it learns one batch by heart, its worst mistakes."""
 
 import logging
 import math
 import os
 from collections import Counter
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,21 @@ import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
+from tabulate import tabulate
 from torch import Tensor, cuda
 from torch.distributed.tensor import DTensor
+from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
+from torchvision.utils import make_grid
 
 from leyden import listed
+from leyden.lightning_internals import gather
 
 log = logging.getLogger(__name__)
 SMALL, LARGE = 1e-4, 100.0  # norms, and norms over the largest and the smallest one, from where they vanish or explode
-AGAIN = 3  # measurements in a row for what may pass: zeros behind a layer that starts at zero
 MIB = 2**20
+COUNT = 16  # pictures
+FEW = 40  # classes: of more, a matrix is a picture without numbers
 EPOCHS = 5  # of growth in a row, by over 1 MiB each, that are no accident
 
 
@@ -69,8 +75,8 @@ class Gradients(Callback):
         least, most = min(norms.values()), max(norms.values())
         log.info("gradients at step %d: norms from %.3g to %.3g", step, least, most)
         small = [name for name, norm in norms.items() if norm < SMALL and norm <= SMALL * most]
-        self.small = Counter({name: self.small[name] + 1 for name in small})
-        vanish = [name for name in small if self.small[name] >= AGAIN or (step == 1 and norms[name] > 0)]
+        self.small = Counter({name: self.small[name] + 1 for name in small})  # zeros may pass: behind a layer of zeros
+        vanish = [name for name in small if self.small[name] > 2 or (step == 1 and norms[name] > 0)]
         explode = [name for name, norm in norms.items() if not norm <= max(LARGE, LARGE * least)]
         for what, names in (("vanish", vanish), ("explode", explode)):
             if new := [f"{name} ({norms[name]:.1e})" for name in names if name not in self.named]:
@@ -147,3 +153,55 @@ def resident() -> float:
     """MiB of this process in memory; nan where the system has no /proc."""
     file = Path("/proc/self/statm")
     return int(file.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / MIB if file.exists() else math.nan
+
+
+class Mistakes(Callback):
+    """Keeps the wrongly classified pictures of the largest loss, of a task with `classes`; nothing of other data."""
+
+    def on_test_start(self, trainer: Trainer, task: LightningModule) -> None:
+        self.seen = 0
+        self.worst: list[Any] = []  # minus the loss, number of the sample, true and predicted class, picture
+        boards = (logger.experiment for logger in trainer.loggers if isinstance(logger, TensorBoardLogger))
+        self.board: Any = next(boards, None)
+
+    def on_test_batch_end(self, trainer: Trainer, task: Any, outputs: Any, batch: Any, *_: Any) -> None:
+        match batch:
+            case [Tensor(ndim=4) as x, Tensor(ndim=1) as y] if self.board and isinstance(outputs, Tensor):
+                if outputs.shape == (len(y), len(getattr(task, "classes", None) or ())):
+                    self.keep(trainer, outputs.float(), x, y)
+
+    def keep(self, trainer: Trainer, logits: Tensor, x: Tensor, y: Tensor) -> None:
+        loss, preds = cross_entropy(logits, y, reduction="none").nan_to_num(torch.inf), logits.argmax(1)
+        wrong = (preds != y).nonzero().flatten()
+        top = wrong[loss[wrong].topk(min(COUNT, len(wrong))).indices]
+        numbers = (self.seen + top) * trainer.world_size + trainer.global_rank  # in the whole test
+        new = zip(*(part.tolist() for part in (-loss[top], numbers, y[top], preds[top])), x[top].cpu(), strict=True)
+        self.worst = sorted([*self.worst, *new])[:COUNT]
+        self.seen += len(y)
+
+    def on_test_end(self, trainer: Trainer, task: Any) -> None:
+        rows = sorted(chain(*gather(trainer, self.worst)))[:COUNT]
+        if rows and self.board:
+            pictures = [x.float() if len(x) == 3 else x.float().mean(0, keepdim=True) for *_, x in rows]
+            name = getattr(trainer.datamodule, "name", None)
+            table = [("from left to right", "true", "predicted")]
+            for _, number, true, predicted, _ in rows:
+                file = name("test", number) if callable(name) else str(number)
+                table.append((file, task.classes[true], task.classes[predicted]))
+            self.show(trainer, "most_wrong", make_grid(pictures, 4, normalize=True, scale_each=True), table)
+        details = getattr(task, "details", None)
+        if self.board and isinstance(details, dict) and "confusion" in details:
+            counts = torch.tensor(details["confusion"])
+            shares = counts / counts.sum(1, keepdim=True).clamp(min=1)
+            lines = [(name, *map(str, row)) for name, row in zip(task.classes, counts.tolist(), strict=True)]
+            table = [("true / predicted", *task.classes), *lines] if len(lines) <= FEW else []
+            self.show(trainer, "confusion", 1 - torch.stack([shares, 0.7 * shares, 0.4 * shares]), table)
+
+    def show(self, trainer: Trainer, what: str, picture: Tensor, table: list[tuple[str, ...]]) -> None:
+        """A picture of 3 x H x W, so large that single pixels are seen, and a table below its head."""
+        times = max(1, 600 // max(picture.shape))
+        large = picture.repeat_interleave(times, 1).repeat_interleave(times, 2)
+        self.board.add_image(f"test/{what}", large, trainer.global_step)
+        if table:
+            text = tabulate(table, "firstrow", "github", disable_numparse=True)
+            self.board.add_text(f"test/{what}", text, trainer.global_step)

@@ -26,8 +26,8 @@ from torch.nn.parameter import is_lazy
 
 from leyden import UserError, lightning_internals, require, said
 from leyden.data.datamodule import DataModule
-from leyden.debug import failures
-from leyden.debug.mistakes import Mistakes
+from leyden.debug.layers import explained
+from leyden.debug.watch import Mistakes
 from leyden.resume import checkpoints, exact
 from leyden.resume.checkpoints import AtomicIO
 from leyden.resume.keeper import Keeper
@@ -217,7 +217,7 @@ def evaluate(
     if weights:
         checkpoints.load(task, weights)
     reset_seed()  # a task that draws noise draws the same in another evaluation
-    with failures.explained(trainer, task):
+    with explained(trainer, task):
         found = run(task, datamodule=datamodule, verbose=False)
     metrics = {name: value for part in found for name, value in part.items()}
     ours = isinstance(task, Supervised)

@@ -10,7 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch import nn
 
 from conftest import SMALL
-from leyden.debug.mistakes import COUNT, Mistakes
+from leyden.debug.watch import COUNT, Mistakes
 
 
 def trainer(folder):

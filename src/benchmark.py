@@ -1,4 +1,4 @@
-"""Measure a run against a bare PyTorch loop: where the time of a step goes, which key to change, and how it grows."""
+"""Measure a run against a bare PyTorch loop: where its time goes, which key to change, and how it grows."""
 
 import importlib.util
 import logging
@@ -42,8 +42,8 @@ def benchmark(cfg: DictConfig) -> float:
 
     if ranks.outside() or ranks.count(cfg.trainer) > 1:
         raise UserError("A benchmark measures one process; start it without torchrun, with trainer.devices=1.")
+    # the folder is for what the measured run writes
     with process.restored(), record.recording(cfg) as run, TemporaryDirectory(dir=cfg.run_dir) as folder:
-        # build; what the measured run writes is deleted
         process.set_global_torch_flags(cfg)
         if cfg.op:
             return operator(cfg)
@@ -55,15 +55,12 @@ def benchmark(cfg: DictConfig) -> float:
             tree: Any = OmegaConf.merge(cfg, {"trainer": MEASURED | limits, "run_dir": folder, "profiler": None})
         trainer = build.trainer(tree, [stopwatch, *build.watchers(tree)])
         run.begin(task, trainer, datamodule)
-
-        # measure
         logging.disable(logging.WARNING)  # what the run says of itself
         try:
             trainer.fit(task, datamodule=datamodule)
         finally:
             logging.disable(logging.NOTSET)
 
-        # tell
         seconds: Any = DataFrame(stopwatch.seconds[1:-1])  # of a batch, a row for each round
         seconds["Trainer"] = read_csv(Path(folder, "metrics.csv"))["time/step_seconds"].dropna().tolist()[-cfg.rounds :]
         ratio = {what: (seconds[a] / seconds[b]).median() for what, (a, b) in RATIOS.items() if a in seconds}
@@ -89,7 +86,7 @@ def bottleneck(seconds: Any, workers: int) -> str:
 
 
 def operator(cfg: DictConfig) -> float:
-    """Time an operator and its reference in plain PyTorch, forward and backward, for a million numbers."""
+    """Time an operator and its reference in plain PyTorch, forward and backward."""
     import torch
     from torch.utils.benchmark import Timer
 
@@ -99,8 +96,7 @@ def operator(cfg: DictConfig) -> float:
     require(bool(homes), "op", "a module of the operators", cfg.op)
     module: Any = importlib.import_module(homes[0])
     kernels.load(cfg.op, Path(module.__file__).parent)
-    gpu = torch.cuda.is_available() and cfg.trainer.accelerator in ("auto", "gpu", "cuda")
-    x = torch.randn(1_000_000, device="cuda" if gpu else "cpu", requires_grad=True)
+    x = torch.randn(1_000_000, device="cuda" if torch.cuda.is_available() else "cpu", requires_grad=True)
     seconds = {}
     for name, f in (("operator", getattr(torch.ops.leyden, cfg.op)), ("reference", module.reference)):
         given = {"grad": torch.autograd.grad, "f": f, "x": x, "g": torch.ones_like(x)}
@@ -112,10 +108,7 @@ def operator(cfg: DictConfig) -> float:
 
 
 def scale(cfg: DictConfig, folder: Path) -> float:
-    """Train an MLP on pictures in files at each of `sizes` in turn, with the first size of all others; draw scale.png.
-
-    Returns the samples per second of the most samples over those of the fewest.
-    """
+    """Train an MLP at each of `sizes` in turn, with the first of all others; returns how the most samples slow it."""
     import numpy
     from matplotlib.figure import Figure
     from pandas import read_csv

@@ -1,4 +1,4 @@
-"""The private state of Lightning that we use: what a task logs, and what each rank reads and decides."""
+"""The private state of Lightning that we use: what a task logs, and what each rank reads."""
 
 import copy
 import time
@@ -23,9 +23,8 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 
 EndFit = _TunerExitException  # raised in a hook, it ends a fit as its end does
 reload = _reset_dataloaders  # of a fit
-fetcher = attrgetter("fit_loop._data_fetcher")  # of a Trainer: takes the batches of training out of their loaders
-AT_VALIDATIONS = 2**63 - 1  # frequency of a schedule that the keeper steps, and Lightning in its own time never
-NOTHING = nullcontext()
+fetcher = attrgetter("fit_loop._data_fetcher")  # of a Trainer: takes batches out of the loaders
+AT_VALIDATIONS = 2**63 - 1  # frequency of a schedule that the keeper steps, and Lightning never
 STEP_HOOKS = [name for name in dir(Callback) if "_batch_" in name or "_before_" in name or "backward" in name]
 
 
@@ -38,7 +37,7 @@ def gather(trainer: Trainer, mine: Any) -> list[Any]:
 
 
 def logged(trainer: Trainer) -> dict[str, float]:
-    """The last values of all names, as rank 0 has them, so that all ranks decide alike."""
+    """The last values of all names, as rank 0 has them: all ranks decide alike."""
     return gather(trainer, {name: float(value) for name, value in trainer.callback_metrics.items()})[0]
 
 
@@ -49,7 +48,7 @@ def describe(item: _ResultMetric) -> dict[str, Any]:
 
 
 def rebuild(trainer: Trainer, described: dict[str, Any], is_tensor: bool = True) -> _ResultMetric:
-    """A value that is logged as `describe` says, in the state before the first time."""
+    """A value that is logged as `describe` says, before the first time."""
     sync = _Sync(trainer.strategy.reduce, *described["_sync"], _op=described["reduce_fx"])
     return _ResultMetric(_Metadata(**described | {"_sync": sync}), is_tensor).to(trainer.strategy.root_device)
 
@@ -61,7 +60,7 @@ def step_values(trainer: Trainer) -> dict[str, float]:
 
 
 def epoch_values(trainer: Trainer) -> dict[str, float]:
-    """What the task has logged for the epoch of training, or the validation of all loaders, that ends here."""
+    """What the task has logged for the epoch, or the validation of all loaders, that ends here."""
     results: Any = trainer._results
     items = [item for item in results.values() if item.meta.on_epoch and not item.has_reset]
     names = {results._forked_name(item, on_step=False)[0] for item in items}
@@ -69,7 +68,7 @@ def epoch_values(trainer: Trainer) -> dict[str, float]:
 
 
 def running_values(trainer: Trainer) -> dict[str, tuple[dict, dict | None]]:
-    """What the task has logged in this epoch on this rank: how, and its state; None of a torchmetrics object."""
+    """What this rank has logged in this epoch: how, and its state; None of a torchmetrics object."""
     results = trainer.fit_loop.epoch_loop._results.items()
     items = {key: item for key, item in results if not item.has_reset and item.meta.sync.group is None}
     return {key: (describe(item), dict(item.metric_state) if item.is_tensor else None) for key, item in items.items()}
@@ -77,7 +76,7 @@ def running_values(trainer: Trainer) -> dict[str, tuple[dict, dict | None]]:
 
 def restore_running_values(trainer: Trainer, task: LightningModule, values: dict[str, Any]) -> None:
     """Go on with what `running_values` gave; its tensors must be on the task's device."""
-    trainer._logger_connector._first_loop_iter = True  # at the first batch of a loop it would forget what was logged
+    trainer._logger_connector._first_loop_iter = True  # else the first batch forgets what was logged
     for key, (described, state) in values.items():
         item = rebuild(trainer, described, state is not None)
         vars(item).update(state or {"value": task.get_submodule(described["metric_attribute"])})
@@ -87,7 +86,7 @@ def restore_running_values(trainer: Trainer, task: LightningModule, values: dict
 
 
 def share_of(item: _ResultMetric, samples: int) -> tuple[float, float, str]:
-    """Of this rank: a value (a mean times its weight), its weight, and how it is joined with others'."""
+    """A value of this rank (a mean times its weight), its weight, and how it is joined with others."""
     value, reduction = float(item.value), item.meta.reduce_fx.__name__
     if not item.meta.on_epoch:  # the value of the last step, which `sync_dist` has joined already
         return value, float(item._forward_cache is not None), "mean" if item.meta.sync.should else reduction
@@ -106,7 +105,7 @@ def joint(shares: list[tuple[float, float, str]]) -> float:
 
 
 def evaluated(loop: Any) -> int:
-    """Samples of this rank in an evaluation, the weight of what its end logs; 1 where the loaders do not say."""
+    """Samples of this rank, the weight of what is logged at the end; 1 where the loaders do not say."""
     pairs = zip(loop._combined_loader.flattened, loop.max_batches, strict=True)
     dealt = [(x, n) for x, n in pairs if isinstance(getattr(x, "sampler", None), DistributedSampler) and x.batch_size]
     return sum(min(len(loader.sampler), batches * loader.batch_size) for loader, batches in dealt) or 1
@@ -128,7 +127,7 @@ class StepLogger(_LoggerConnector):
 
 
 class RankLogger(StepLogger):
-    """Joins what the ranks log before anybody reads it: Lightning has rank 0's values, or means of rounded weights."""
+    """Joins what the ranks log before it is read: Lightning has rank 0's values, or means of rounded weights."""
 
     def epoch_end_reached(self) -> None:
         super().epoch_end_reached()
@@ -150,15 +149,15 @@ class RankLogger(StepLogger):
         ranks = gather(self.trainer, mine)
         for key in dict.fromkeys(chain(*ranks)):
             described, shares = zip(*(rank[key] for rank in ranks if key in rank), strict=True)
-            item = results.setdefault(key, rebuild(self.trainer, described[0]))  # others alone may have logged it
+            item = results.setdefault(key, rebuild(self.trainer, described[0]))  # others may have it alone
             item.has_reset, item._update_count = False, max(1, item._update_count)
             item._computed = item.value.new_tensor(joint(shares))
-            if results.training and not item.meta.on_epoch:  # what watches it at the epoch's end sees the same
+            if results.training and not item.meta.on_epoch:  # for what watches it
                 self._callback_metrics[item.meta.name] = item._computed
 
 
 class RankLoader(_DataConnector):
-    """Deals the samples of a user's own loaders to the ranks, or the batches of a batch sampler of their own kind."""
+    """Deals the samples of a user's own loaders to the ranks, or the batches of a user's own batch sampler."""
 
     share: Callable[..., Any]  # what a rank has of a sampler's order: (sampler, rank, world, equal)
 
@@ -180,16 +179,16 @@ class RankLoader(_DataConnector):
         return mine
 
 
-def time_fetches(trainer: Trainer, add: Callable[[float], None]) -> None:
-    """Add up the seconds in which a batch of training is taken out of its loader."""
+def time_fetches(trainer: Trainer, add: Callable[[float], Any]) -> None:
+    """Add up the seconds in which batches are taken out of their loader."""
     loop: Any = trainer.fit_loop.epoch_loop
     before, after = loop._on_before_fetch, loop._on_after_fetch  # for the profiler
-    loop._on_before_fetch = lambda: (before(), add(-time.perf_counter()))  # type: ignore[func-returns-value]
-    loop._on_after_fetch = lambda: (add(time.perf_counter()), after())  # type: ignore[func-returns-value]
+    loop._on_before_fetch = lambda: (before(), add(-time.perf_counter()))
+    loop._on_after_fetch = lambda: (add(time.perf_counter()), after())
 
 
 def join_ranks(trainer: Trainer, share: Callable[..., Any]) -> None:
-    """Let the ranks log and read together, where there are several; `share` deals a sampler's order."""
+    """Let several ranks log and read together; `share` deals a sampler's order."""
     several = trainer.world_size > 1
     trainer._logger_connector = RankLogger(trainer) if several else StepLogger(trainer)
     if several:
@@ -200,11 +199,10 @@ def join_ranks(trainer: Trainer, share: Callable[..., Any]) -> None:
 
 
 def shorten_steps(trainer: Any, task: LightningModule) -> None:
-    """Let Lightning pass over the hooks that nobody has overridden, and look only once at what does not change."""
-    connector = trainer._logger_connector
-    if isinstance(connector, RankLogger):  # early stopping reads what the task logs at the end of an epoch
-        end = task.on_train_epoch_end
-        vars(task)["on_train_epoch_end"] = lambda: (end(), connector.join())  # type: ignore[func-returns-value]
+    """Let Lightning pass over hooks that nobody has overridden, and look once at what does not change."""
+    if trainer.world_size > 1:  # early stopping reads what the task logs at the end of an epoch
+        end: Any = task.on_train_epoch_end
+        vars(task)["on_train_epoch_end"] = lambda: (end(), trainer._logger_connector.join())
     for each in (*trainer.callbacks, task):
         base: Any = LightningModule if each is task else Callback
         for name in STEP_HOOKS:
@@ -212,7 +210,7 @@ def shorten_steps(trainer: Any, task: LightningModule) -> None:
             if unused and (each is not task or "train" in name or "_batch_" not in name):  # the rest is looked at
                 vars(each)[name] = None
     if type(trainer.profiler) is PassThroughProfiler:  # which makes a generator thirty times in a step
-        vars(trainer.profiler)["profile"] = lambda name: NOTHING
+        vars(trainer.profiler)["profile"] = nullcontext
     training = trainer.fit_loop.epoch_loop
     if is_param_in_hook_signature(task.training_step, "batch_idx", min_args=2):
         training._build_kwargs = lambda _, batch, batch_idx: {"batch": batch, "batch_idx": batch_idx}

@@ -36,7 +36,7 @@ class Rate(Callback):
         self.directory, self.use, self.finder = Path(directory), use, LearningRateFinder(**options, update_attr=False)
 
     def on_fit_start(self, trainer: Trainer, task: LightningModule) -> None:
-        if trainer.ckpt_path:  # a run that goes on has its rate in the optimizer's state
+        if trainer.ckpt_path:  # the optimizer's state has the rate
             return
         with trial(trainer):
             self.finder.lr_find(trainer, task)
@@ -58,14 +58,11 @@ class Rate(Callback):
 
 
 class Size(Callback):
-    """Suggests the largest batch that memory, the data and `max_val` allow; a run that goes on keeps one in use.
-
-    Its options are Lightning's.
-    """
+    """Suggests the largest batch that memory, the data and `max_val` allow; its options are Lightning's."""
 
     def __init__(self, use: bool = False, **options: Any):
         self.use, self.finder = use, BatchSizeFinder(**options)
-        self.size: int | None = None  # in use
+        self.size: int | None = None  # in use, in a run that goes on, too
 
     def state_dict(self) -> dict[str, Any]:
         return {"size": self.size}

@@ -28,10 +28,7 @@ TORCH = str(Path(torch.__file__).parent)
 
 
 class Shapes(Callback):
-    """Logs a table of the layers in the order of their calls, and ends the fit.
-
-    FLOPs are those of products and convolutions in the forward pass, two for a multiply-add.
-    """
+    """Logs a table of the layers in the order of their calls, FLOPs of products alone, and ends the fit."""
 
     trains_nothing = True
 
@@ -71,10 +68,7 @@ def sizes(node: Any) -> str:
 
 
 class Finite(Callback):
-    """Ends the run at the first output of a layer that is not finite; the batch is written to `bad_batch.pt`.
-
-    The host waits for each layer.
-    """
+    """Ends the run at the first output of a layer that is not finite, and writes the batch to `bad_batch.pt`."""
 
     def __init__(self, directory: str):
         self.directory = Path(directory)
@@ -85,7 +79,7 @@ class Finite(Callback):
             if name and not isinstance(layer, Metric | MetricCollection):
                 layer.register_forward_hook(partial(self.check, name), with_kwargs=True)
 
-    def on_train_batch_start(self, trainer: Trainer, task: LightningModule, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(self, trainer: Trainer, task: LightningModule, batch: Any, *_: Any) -> None:
         self.batch = batch
 
     @torch.compiler.disable
@@ -93,9 +87,9 @@ class Finite(Callback):
         """Raises UserError if an output of a training step is not finite."""
         if not torch.is_grad_enabled() or finite(output):  # without gradients it is no training
             return
-        parts = {"its weights": list(layer.parameters(recurse=False)), "its input": [args, kwargs]}
+        parts = {"weights": list(layer.parameters(recurse=False)), "input": [args, kwargs]}
         bad = " and ".join(part for part, node in parts.items() if not finite(node))
-        cause = f"nor are {bad}" if bad else "its weights and input are: look for a log or a division"
+        cause = f"nor are its {bad}" if bad else "its weights and input are: look for a log or a division"
         what = f"{name}, {type(layer).__name__} of {sizes([args, kwargs])}"
         raise UserError(f"The first layer whose output is not finite is {what}; {cause}.")
 
@@ -107,7 +101,7 @@ class Finite(Callback):
 
 
 def finite(node: Any) -> bool:
-    """Whether all numbers of nested containers are; of parts on several devices those of this one."""
+    """Whether all numbers of nested containers are; with FSDP those of this rank."""
     local = [tensor.to_local() if hasattr(tensor, "to_local") else tensor for tensor in tensors(node)]
     return all(tensor.isfinite().all() for tensor in local)
 
@@ -127,18 +121,17 @@ def explain(trainer: Trainer, task: LightningModule, error: Exception) -> str | 
     """What to change; None where the error is no known one."""
     whole, text = str(error), said(error)[:300]
     step, place = find(task, error)
-    if isinstance(error, TypeError):
-        if step != "configure_optimizers" or "unexpected keyword" not in text:
-            return None
+    if step == "configure_optimizers" and "unexpected keyword" in text:
         return f"{text}; leyden.tasks.configure_optimizers(self, optimizer, scheduler) takes those of the config."
+    if isinstance(error, TypeError):
+        return None
     if isinstance(error, MemoryError) or re.search(MEMORY, whole, re.I):
         size, every = getattr(trainer.datamodule, "batch_size", None), trainer.accumulate_grad_batches
         half = f"data.batch_size={size // 2}" if isinstance(size, int) else "half the batch and"
-        same = f"{half} trainer.accumulate_grad_batches={2 * every} (the same effective batch)"
+        same = f"{half} trainer.accumulate_grad_batches={2 * every}"
         return f"Out of memory ({text}); type {same}, trainer.precision=bf16-mixed or 'callbacks=[memory]'."
-    if found := re.search(r"^(\S+) does not have a deterministic implementation", text):
-        where = f"{found[1]} has no deterministic form on {task.device.type}, and is called in"
-        return f"{where} {place if step else 'backward'}; replace it, or type trainer.deterministic=warn."
+    if found := re.search(r"^\S+ does not have a deterministic implementation", text):
+        return f"{found[0]}, and is called in {place if step else 'backward'}; type trainer.deterministic=warn."
     if found := re.search(r"Function '(\w+?)(?:Backward\d*)?' returned nan values", text):
         return f"The gradient of {found[1]} is NaN; the traceback in train.log ends at its line."
     if re.search("metric .* is not available", text):  # of early stopping
@@ -149,7 +142,7 @@ def explain(trainer: Trainer, task: LightningModule, error: Exception) -> str | 
 
 
 def find(task: LightningModule, error: Exception) -> tuple[str, str]:
-    """The step that failed, and where: its innermost layer with what it got, else its innermost line out of torch."""
+    """The step that failed, and its innermost layer with what it got, or its innermost line out of torch."""
     names = {module: name for name, module in task.named_modules() if name}
     step = layer = line = ""
     for frame, number in walk_tb(error.__traceback__):

@@ -9,7 +9,6 @@ from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from torch.utils.benchmark import Timer, timer
 
-from leyden import UserError
 from leyden.tasks.supervised import Supervised
 
 ALONE = {"bare loop": "step(ready(next(batches)))", "data alone": "next(batches)", "compute alone": "step(ready(one))"}
@@ -17,10 +16,7 @@ CHECKED = {"bare validation": "check(ready(next(batches)))"}
 
 
 class Stopwatch(Callback):
-    """Measures at the end of each epoch what needs no Trainer, `rounds` times after one that is not counted.
-
-    Of the Trainer it takes validations, from before their first batch to their metrics; `Records` takes its steps.
-    """
+    """Measures validations, and after each of `rounds` + 1 epochs what needs no Trainer."""
 
     def __init__(self, rounds: int, steps: int):
         self.rounds, self.steps = rounds, steps
@@ -46,9 +42,7 @@ class Stopwatch(Callback):
         self.seconds.append({})
 
     def measure(self, trainer: Trainer, task: LightningModule, loader: Any, lines: dict[str, str]) -> None:
-        """Note the seconds that each line of code takes; UserError where the data has several loaders."""
-        if isinstance(loader, list | tuple | dict):
-            raise UserError(f"A benchmark measures one loader, but the data gives a {type(loader).__name__} of them.")
+        """Note the seconds that each line of code takes."""
         convert, batches = trainer.precision_plugin.convert_input, chain.from_iterable(repeat(loader))
         given = {"batches": batches, "one": next(batches), "step": bare_step(trainer, task)}
         given["ready"] = lambda batch: trainer.strategy.batch_to_device(convert(batch), dataloader_idx=0)
@@ -63,7 +57,7 @@ class Stopwatch(Callback):
 
 
 def bare_step(trainer: Trainer, task: LightningModule) -> Callable[[Any], None]:
-    """A step of training as one writes it without a Trainer; where the task is of a known kind, it counts nothing."""
+    """A step of training as one writes it without a Trainer; of a known kind of task it counts nothing."""
     optimizer, precision, every = trainer.optimizers[0], trainer.precision_plugin, trainer.accumulate_grad_batches
     scaler = getattr(precision, "scaler", None) or torch.amp.GradScaler(enabled=False)
     schedulers = [config.scheduler for config in trainer.lr_scheduler_configs if config.interval == "step"]

@@ -1,4 +1,4 @@
-"""Callbacks that watch a run: its gradients, its memory, whether it learns one batch by heart, its worst mistakes."""
+"""Callbacks that watch a run: gradients, memory, whether it learns one batch by heart, its worst mistakes."""
 
 import logging
 import math
@@ -23,18 +23,15 @@ from leyden import listed
 from leyden.lightning_internals import gather
 
 log = logging.getLogger(__name__)
-SMALL, LARGE = 1e-4, 100.0  # norms, and norms over the largest and the smallest one, from where they vanish or explode
+SMALL, LARGE = 1e-4, 100.0  # norms, and norms over the largest or smallest one, that vanish or explode
 MIB = 2**20
 COUNT = 16  # pictures
-FEW = 40  # classes: of more, a matrix is a picture without numbers
+FEW = 40  # classes: of more, a matrix has no numbers
 EPOCHS = 5  # of growth in a row, by over 1 MiB each, that are no accident
 
 
 class Gradients(Callback):
-    """Logs, of each matrix and kernel, the gradient's norm and share of zeros, and the step's size over the weight's.
-
-    They are those of the whole step, unscaled and before clipping. What vanishes or explodes is named once.
-    """
+    """Logs, of each matrix and kernel, norm and zeros of the whole step's gradient before clipping, and its change."""
 
     def __init__(self, every_n_steps: int = 50, histograms_every: int = 10):
         self.every_n_steps, self.histograms_every = every_n_steps, histograms_every
@@ -44,7 +41,7 @@ class Gradients(Callback):
         self.named: set[str] = set()
 
     def on_before_optimizer_step(self, trainer: Trainer, task: LightningModule, optimizer: Optimizer) -> None:
-        step = trainer.global_step // len(trainer.optimizers)  # which step in turn, where there are several
+        step = trainer.global_step // len(trainer.optimizers)  # which step in turn
         measured, left = divmod(step + 1, self.every_n_steps)
         if left and step > 0:
             return
@@ -90,7 +87,7 @@ def whole(tensor: Any) -> Tensor:
 
 
 class Overfit(Callback):
-    """Compares the first loss of one batch, since this start, with the last; `share` of it is close enough to zero."""
+    """Compares the first loss of one batch with the last; `share` of it is close enough to zero."""
 
     def __init__(self, share: float = 0.05):
         self.share, self.losses = share, list[Tensor]()  # the first and the last
@@ -112,17 +109,14 @@ class Overfit(Callback):
 
 
 class Memory(Callback):
-    """Logs MiB: resident on the host; of a GPU allocated, reserved, and the peak of the run so far.
-
-    `empty_cache` gives back what the allocator of a GPU holds unused, after each epoch.
-    """
+    """Logs MiB: resident on the host; of a GPU allocated, and the peak of the run so far."""
 
     def __init__(self, empty_cache: bool = False):
         self.empty_cache = empty_cache
         self.last, self.grown = math.inf, 0  # MiB after the last epoch, and epochs of growth in a row
 
-    def measure(self, trainer: Trainer, task: LightningModule) -> float:
-        """Log the numbers of now; returns what is in use where the run computes."""
+    def measure(self, trainer: Trainer, *_: Any) -> float:
+        """Log the numbers of now; returns what the run's device holds."""
         stage, found = trainer.state.stage.dataloader_prefix, {"resident": resident()}
         if trainer.strategy.root_device.type == "cuda":
             found |= {"allocated": cuda.memory_allocated() / MIB, "peak": cuda.max_memory_allocated() / MIB}
@@ -135,11 +129,11 @@ class Memory(Callback):
     on_validation_epoch_end: Any = measure
     on_test_epoch_end: Any = measure
 
-    def on_train_epoch_end(self, trainer: Trainer, task: LightningModule) -> None:
-        held = self.measure(trainer, task)
+    def on_train_epoch_end(self, trainer: Trainer, *_: Any) -> None:
+        held = self.measure(trainer)
         self.last, self.grown = held, self.grown + 1 if held > self.last + 1 else 0
         if self.grown == EPOCHS:
-            what = "look for a list of losses or outputs with their graphs, and append loss.detach()"
+            what = "look for a list of losses with their graphs, and append loss.detach()"
             log.warning("Memory grew in each of the last %d epochs, to %.0f MiB; %s.", EPOCHS, held, what)
         if self.empty_cache:
             cuda.empty_cache()
@@ -156,9 +150,9 @@ def resident() -> float:
 
 
 class Mistakes(Callback):
-    """Keeps the wrongly classified pictures of the largest loss, of a task with `classes`; nothing of other data."""
+    """Shows the wrongly classified pictures of the largest loss, and the confusion, of a task with `classes`."""
 
-    def on_test_start(self, trainer: Trainer, task: LightningModule) -> None:
+    def on_test_start(self, trainer: Trainer, *_: Any) -> None:
         self.seen = 0
         self.worst: list[Any] = []  # minus the loss, number of the sample, true and predicted class, picture
         boards = (logger.experiment for logger in trainer.loggers if isinstance(logger, TensorBoardLogger))
@@ -198,7 +192,7 @@ class Mistakes(Callback):
             self.show(trainer, "confusion", 1 - torch.stack([shares, 0.7 * shares, 0.4 * shares]), table)
 
     def show(self, trainer: Trainer, what: str, picture: Tensor, table: list[tuple[str, ...]]) -> None:
-        """A picture of 3 x H x W, so large that single pixels are seen, and a table below its head."""
+        """A picture of 3 x H x W, large enough to see pixels, and a table below its head."""
         times = max(1, 600 // max(picture.shape))
         large = picture.repeat_interleave(times, 1).repeat_interleave(times, 2)
         self.board.add_image(f"test/{what}", large, trainer.global_step)

@@ -20,15 +20,12 @@ log = logging.getLogger(__name__)
 
 
 def load(name: str, folder: Path) -> bool:
-    """Load the kernels of an operator, built from <folder>/<name>.cpp if they are not there yet; whether it went well.
-
-    What goes wrong is said once, in a sentence: without its kernels an operator is its reference implementation.
-    """
+    """Load the kernels of an operator, built from <folder>/<name>.cpp on first use; where it fails, say so once."""
     if name not in found:
         try:
             torch.ops.load_library(build(name, folder))
             found[name] = "compiled"
-        except Exception as error:  # compilers, linkers and disks fail in many ways, none of which should end a run
+        except Exception as error:  # compilers, linkers and disks fail in many ways
             found[name] = said(error)
             if os.environ.get("LOCAL_RANK", "0") == "0":  # of the ranks of a machine one
                 log.warning("%s runs in plain PyTorch, as its kernel could not be built: %s.", name, found[name])
@@ -36,10 +33,7 @@ def load(name: str, folder: Path) -> bool:
 
 
 def build(name: str, folder: Path) -> Path:
-    """The library of the .cpp and, for GPUs, the .cu, in TORCH_EXTENSIONS_DIR or the user's cache.
-
-    One process of several builds it, and moves it there when it is whole. Raises the compiler's first complaint.
-    """
+    """The library of the .cpp and, for GPUs, the .cu, built by one process; raises the compiler's first complaint."""
     asked = os.environ.get("TORCH_CUDA_ARCH_LIST")
     gpus = [torch.cuda.get_device_capability(index) for index in range(torch.cuda.device_count())]
     ends = ["cpp", "cu"] if torch.version.cuda and (gpus or asked) else ["cpp"]
@@ -59,7 +53,7 @@ def build(name: str, folder: Path) -> Path:
 
 
 def compile(name: str, sources: list[str], folder: str) -> None:
-    """In a process of its own, whose noise stays off the screen, and which finds out whether the library loads."""
+    """In a process of its own, whose noise stays off the screen, and which tries to load the library."""
     options = {"extra_cflags": flags(), "build_directory": folder, "is_python_module": False}
     code = f"from torch.utils import cpp_extension; cpp_extension.load({name!r}, {sources!r}, **{options!r})"
     nvcc = f"/usr/local/cuda-{torch.version.cuda}"  # unless another one is named

@@ -7,7 +7,6 @@ from lightning.pytorch.callbacks import Callback
 from torch.utils.data import DataLoader
 
 from conftest import SMALL
-from leyden import UserError
 from leyden.debug import timing
 from leyden.run import build, process
 
@@ -97,8 +96,3 @@ def test_a_task_of_another_kind_is_measured_through_its_own_steps(manual, valida
     assert [set(seconds) for seconds in watch.seconds] == [{*timing.ALONE, *validated}] * 3 + [set()]
     assert all(value > 0 for seconds in watch.seconds for value in seconds.values())
     assert "train/loss" in trainer.callback_metrics
-
-
-def test_several_loaders_are_refused():
-    with pytest.raises(UserError, match="one loader"):
-        timing.Stopwatch(1, 2).measure(None, None, {"one": [1], "two": [2]}, timing.ALONE)

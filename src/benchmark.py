@@ -30,10 +30,7 @@ SMALL = ["data=arrays", "model=mlp", "trainer=ddp", "logger=[]", "test=false"]
 
 
 def benchmark(cfg: DictConfig) -> float:
-    """Time the steps of a run with the Trainer and without; returns the ratio Trainer/bare of training.
-
-    With `op` it times an operator and its reference instead, with `scale` runs of many sizes.
-    """
+    """Time the steps of a run with the Trainer and without, an operator (`op`), or runs of many sizes (`scale`)."""
     from pandas import DataFrame, read_csv
 
     from leyden.debug.timing import Stopwatch
@@ -42,7 +39,6 @@ def benchmark(cfg: DictConfig) -> float:
 
     if ranks.outside() or ranks.count(cfg.trainer) > 1:
         raise UserError("A benchmark measures one process; start it without torchrun, with trainer.devices=1.")
-    # the folder is for what the measured run writes
     with process.restored(), record.recording(cfg) as run, TemporaryDirectory(dir=cfg.run_dir) as folder:
         process.set_global_torch_flags(cfg)
         if cfg.op:

@@ -15,7 +15,6 @@ from lightning.pytorch.profilers import PassThroughProfiler
 from lightning.pytorch.trainer.connectors.data_connector import _DataConnector
 from lightning.pytorch.trainer.connectors.logger_connector import _LoggerConnector
 from lightning.pytorch.trainer.connectors.logger_connector.result import _Metadata, _ResultMetric, _Sync
-from lightning.pytorch.trainer.states import RunningStage
 from lightning.pytorch.tuner.batch_size_scaling import _reset_dataloaders
 from lightning.pytorch.utilities.exceptions import _TunerExitException
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
@@ -88,10 +87,10 @@ def restore_running_values(trainer: Trainer, task: LightningModule, values: dict
 def share_of(item: _ResultMetric, samples: int) -> tuple[float, float, str]:
     """A value of this rank (a mean times its weight), its weight, and how it is joined with others."""
     value, reduction = float(item.value), item.meta.reduce_fx.__name__
-    if not item.meta.on_epoch:  # the value of the last step, which `sync_dist` has joined already
+    if not item.meta.on_epoch:  # of the last step; `sync_dist` has joined it already
         return value, float(item._forward_cache is not None), "mean" if item.meta.sync.should else reduction
     weight = float(item.cumulated_batch_size) if reduction == "mean" else 0.0
-    if weight == 1 and item.meta.fx.endswith("_epoch_end"):  # a mean over all that this rank has evaluated
+    if weight == 1 and item.meta.fx.endswith("_epoch_end"):  # a mean over all of this rank
         return value * samples, float(samples), reduction
     return value, weight, reduction
 
@@ -105,14 +104,14 @@ def joint(shares: list[tuple[float, float, str]]) -> float:
 
 
 def evaluated(loop: Any) -> int:
-    """Samples of this rank, the weight of what is logged at the end; 1 where the loaders do not say."""
+    """Samples of this rank, which weigh what is logged at the end; 1 where the loaders do not say."""
     pairs = zip(loop._combined_loader.flattened, loop.max_batches, strict=True)
     dealt = [(x, n) for x, n in pairs if isinstance(getattr(x, "sampler", None), DistributedSampler) and x.batch_size]
     return sum(min(len(loader.sampler), batches * loader.batch_size) for loader, batches in dealt) or 1
 
 
 class StepLogger(_LoggerConnector):
-    """Asks once in a batch, not up to eight times, what has been logged."""
+    """Asks once in a batch what has been logged."""
 
     def on_batch_end(self) -> None:
         results: Any = self.trainer._results
@@ -157,18 +156,18 @@ class RankLogger(StepLogger):
 
 
 class RankLoader(_DataConnector):
-    """Deals the samples of a user's own loaders to the ranks, or the batches of a user's own batch sampler."""
+    """Deals a user's samples to the ranks, or the batches of a user's own batch sampler."""
 
     share: Callable[..., Any]  # what a rank has of a sampler's order: (sampler, rank, world, equal)
 
-    def _prepare_dataloader(self, dataloader: Any, shuffle: bool, mode: RunningStage) -> Any:
-        predicts = mode == RunningStage.PREDICTING  # there Lightning repeats nothing
+    def _prepare_dataloader(self, dataloader: Any, shuffle: bool, mode: Any) -> Any:
+        predicts = mode == "predict"  # there Lightning repeats nothing
         if predicts or not isinstance(dataloader, DataLoader) or not self._requires_distributed_sampler(dataloader):
             return super()._prepare_dataloader(dataloader, shuffle, mode)
         batches, world = dataloader.batch_sampler, self.trainer.world_size
         plain = type(batches) is BatchSampler
         order: Any = batches.sampler if plain else batches or dataloader.sampler
-        equal = mode == RunningStage.TRAINING or len(order) < world  # else a rank would have none
+        equal = mode == "train" or len(order) < world  # else a rank would have none
         share = self.share(order, self.trainer.global_rank, world, equal)
         mine = copy.copy(dataloader)
         own = {"sampler": share, "batch_sampler": batches and share, "_iterator": None}
@@ -194,7 +193,7 @@ def join_ranks(trainer: Trainer, share: Callable[..., Any]) -> None:
     if several:
         trainer._data_connector = loader = RankLoader(trainer)
         loader.share = share
-        # else a rank waits in its handler for those that got no SIGTERM
+        # else a rank waits in its handler for others
         vars(trainer._signal_connector)["_sigterm_notifier_fn"] = lambda *_: None
 
 

@@ -1,4 +1,4 @@
-"""Layers: a table of their sizes and costs, the first output that is not finite, and which one an error comes from."""
+"""Layers: a table of sizes and costs, the first output that is not finite, and where an error comes from."""
 
 import logging
 import re
@@ -11,10 +11,9 @@ from typing import Any
 
 import torch
 from lightning import LightningModule, Trainer
-from lightning.fabric.utilities import move_data_to_device
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 from torchmetrics import Metric, MetricCollection
 
 from leyden import UserError, said
@@ -23,7 +22,7 @@ from leyden.lightning_internals import EndFit
 log = logging.getLogger(__name__)
 MEMORY = "out of memory|allocate memory|not enough memory|bad_alloc"
 SIZES = r"\b(shape|size|dim|channel|element|[1-5]D\b|batch_size)|mat1 and mat2|out of (range|bounds)|must match"
-STEPS = ("training_step", "validation_step", "test_step", "predict_step", "configure_optimizers")
+STEPS = ("training_step", "validation_step", "test_step", "configure_optimizers")
 TORCH = str(Path(torch.__file__).parent)
 
 
@@ -84,7 +83,7 @@ class Finite(Callback):
 
     @torch.compiler.disable
     def check(self, name: str, layer: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        """Raises UserError if an output of a training step is not finite."""
+        """Raises UserError if the output is not finite."""
         if not torch.is_grad_enabled() or finite(output):  # without gradients it is no training
             return
         parts = {"weights": list(layer.parameters(recurse=False)), "input": [args, kwargs]}
@@ -96,19 +95,19 @@ class Finite(Callback):
     def on_exception(self, trainer: Trainer, task: LightningModule, exception: BaseException) -> None:
         if self.batch is not None and isinstance(exception, UserError):
             path = self.directory / f"bad_batch{trainer.global_rank or ''}.pt"
-            torch.save({"batch": move_data_to_device(self.batch, "cpu"), "step": trainer.global_step}, path)
+            torch.save({"batch": tree_map_only(Tensor, Tensor.cpu, self.batch), "step": trainer.global_step}, path)
             log.warning("The batch of step %d is in %s.", trainer.global_step + 1, path.name)
 
 
 def finite(node: Any) -> bool:
-    """Whether all numbers of nested containers are; with FSDP those of this rank."""
+    """Whether all numbers are, with FSDP those of this rank."""
     local = [tensor.to_local() if hasattr(tensor, "to_local") else tensor for tensor in tensors(node)]
     return all(tensor.isfinite().all() for tensor in local)
 
 
 @contextmanager
 def explained(trainer: Trainer, task: LightningModule) -> Iterator[None]:
-    """Raises UserError in place of an error that the user can mend; others pass."""
+    """Raises UserError in place of an error that the user can mend."""
     try:
         yield
     except (RuntimeError, TypeError, ValueError, IndexError, MemoryError) as error:
@@ -142,7 +141,7 @@ def explain(trainer: Trainer, task: LightningModule, error: Exception) -> str | 
 
 
 def find(task: LightningModule, error: Exception) -> tuple[str, str]:
-    """The step that failed, and its innermost layer with what it got, or its innermost line out of torch."""
+    """The step that failed, and its innermost layer with what it got, or line out of torch."""
     names = {module: name for name, module in task.named_modules() if name}
     step = layer = line = ""
     for frame, number in walk_tb(error.__traceback__):

@@ -1,4 +1,4 @@
-"""How long a batch takes in a bare loop, of the data alone, of the computation alone, and in validations."""
+"""How long a batch takes without a Trainer: in a bare loop, of the data alone, of the computation alone."""
 
 from collections.abc import Callable
 from itertools import chain, count, repeat
@@ -25,7 +25,7 @@ class Stopwatch(Callback):
     def on_validation_epoch_start(self, *_: Any) -> None:
         self.started = timer()
 
-    def on_validation_end(self, trainer: Trainer, task: LightningModule) -> None:
+    def on_validation_end(self, trainer: Trainer, *_: Any) -> None:
         self.seconds[-1]["Trainer validation"] = (timer() - self.started) / sum(trainer.num_val_batches)
 
     def on_train_epoch_end(self, trainer: Trainer, task: LightningModule) -> None:

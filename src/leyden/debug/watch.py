@@ -14,7 +14,6 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
 from tabulate import tabulate
 from torch import Tensor, cuda
-from torch.distributed.tensor import DTensor
 from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 from torchvision.utils import make_grid
@@ -31,7 +30,7 @@ EPOCHS = 5  # of growth in a row, by over 1 MiB each, that are no accident
 
 
 class Gradients(Callback):
-    """Logs, of each matrix and kernel, norm and zeros of the whole step's gradient before clipping, and its change."""
+    """Logs, of each matrix and kernel, norm and zeros of the gradient before clipping, and how much a step changes."""
 
     def __init__(self, every_n_steps: int = 50, histograms_every: int = 10):
         self.every_n_steps, self.histograms_every = every_n_steps, histograms_every
@@ -72,7 +71,7 @@ class Gradients(Callback):
         least, most = min(norms.values()), max(norms.values())
         log.info("gradients at step %d: norms from %.3g to %.3g", step, least, most)
         small = [name for name, norm in norms.items() if norm < SMALL and norm <= SMALL * most]
-        self.small = Counter({name: self.small[name] + 1 for name in small})  # zeros may pass: behind a layer of zeros
+        self.small = Counter({name: self.small[name] + 1 for name in small})  # zeros may pass
         vanish = [name for name in small if self.small[name] > 2 or (step == 1 and norms[name] > 0)]
         explode = [name for name, norm in norms.items() if not norm <= max(LARGE, LARGE * least)]
         for what, names in (("vanish", vanish), ("explode", explode)):
@@ -82,8 +81,8 @@ class Gradients(Callback):
 
 
 def whole(tensor: Any) -> Tensor:
-    """A tensor with the parts that FSDP keeps on other ranks."""
-    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().to_dense().float()
+    """With the parts that FSDP keeps on other ranks."""
+    return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach().to_dense().float()
 
 
 class Overfit(Callback):
@@ -109,11 +108,11 @@ class Overfit(Callback):
 
 
 class Memory(Callback):
-    """Logs MiB: resident on the host; of a GPU allocated, and the peak of the run so far."""
+    """Logs MiB: resident on the host; of a GPU allocated, and the peak so far."""
 
     def __init__(self, empty_cache: bool = False):
         self.empty_cache = empty_cache
-        self.last, self.grown = math.inf, 0  # MiB after the last epoch, and epochs of growth in a row
+        self.last, self.grown = math.inf, 0  # MiB after the last epoch, epochs of growth in a row
 
     def measure(self, trainer: Trainer, *_: Any) -> float:
         """Log the numbers of now; returns what the run's device holds."""
@@ -133,8 +132,9 @@ class Memory(Callback):
         held = self.measure(trainer)
         self.last, self.grown = held, self.grown + 1 if held > self.last + 1 else 0
         if self.grown == EPOCHS:
-            what = "look for a list of losses with their graphs, and append loss.detach()"
-            log.warning("Memory grew in each of the last %d epochs, to %.0f MiB; %s.", EPOCHS, held, what)
+            log.warning(
+                "Memory grew in each of the last %d epochs, to %.0f MiB; use loss.detach() in lists.", EPOCHS, held
+            )
         if self.empty_cache:
             cuda.empty_cache()
 
@@ -155,7 +155,7 @@ class Mistakes(Callback):
     def on_test_start(self, trainer: Trainer, *_: Any) -> None:
         self.seen = 0
         self.worst: list[Any] = []  # minus the loss, number of the sample, true and predicted class, picture
-        boards = (logger.experiment for logger in trainer.loggers if isinstance(logger, TensorBoardLogger))
+        boards = (x.experiment for x in trainer.loggers if isinstance(x, TensorBoardLogger))
         self.board: Any = next(boards, None)
 
     def on_test_batch_end(self, trainer: Trainer, task: Any, outputs: Any, batch: Any, *_: Any) -> None:

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 def load(name: str, folder: Path) -> bool:
-    """Load the kernels of an operator, built from <folder>/<name>.cpp on first use; where it fails, say so once."""
+    """Load the kernels of an operator, built from <folder>/<name>.cpp on first use; a failure is said once."""
     if name not in found:
         try:
             torch.ops.load_library(build(name, folder))
@@ -53,7 +53,7 @@ def build(name: str, folder: Path) -> Path:
 
 
 def compile(name: str, sources: list[str], folder: str) -> None:
-    """In a process of its own, whose noise stays off the screen, and which tries to load the library."""
+    """In a process of its own, which tries to load the library, too."""
     options = {"extra_cflags": flags(), "build_directory": folder, "is_python_module": False}
     code = f"from torch.utils import cpp_extension; cpp_extension.load({name!r}, {sources!r}, **{options!r})"
     nvcc = f"/usr/local/cuda-{torch.version.cuda}"  # unless another one is named
@@ -66,7 +66,7 @@ def compile(name: str, sources: list[str], folder: str) -> None:
 
 
 def flags() -> list[str]:
-    """For the C++ compiler. Without OpenMP at::parallel_for is serial, without AVX2 at::vec is as narrow as SSE."""
+    """Of the compiler: without OpenMP at::parallel_for is serial, without AVX2 at::vec is narrow."""
     avx2 = ["-mavx2", "-mfma", "-mf16c", "-DCPU_CAPABILITY=AVX2", "-DCPU_CAPABILITY_AVX2"]
     wide = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
     return ["-O3", *["-fopenmp"] * (sys.platform == "linux"), *avx2 * wide]

@@ -30,7 +30,7 @@ SMALL = ["data=arrays", "model=mlp", "trainer=ddp", "logger=[]", "test=false"]
 
 
 def benchmark(cfg: DictConfig) -> float:
-    """Time the steps of a run with the Trainer and without, an operator (`op`), or runs of many sizes (`scale`)."""
+    """Time a run with the Trainer and without, an operator (`op`), or runs of many sizes (`scale`)."""
     from pandas import DataFrame, read_csv
 
     from leyden.debug.timing import Stopwatch
@@ -45,12 +45,14 @@ def benchmark(cfg: DictConfig) -> float:
             return operator(cfg)
         if cfg.scale:
             return scale(cfg, Path(folder))
+
         datamodule, task = build.parts(cfg)
         stopwatch, limits = Stopwatch(cfg.rounds, cfg.steps), dict.fromkeys(LIMITS, cfg.steps)
         with open_dict(cfg):
             tree: Any = OmegaConf.merge(cfg, {"trainer": MEASURED | limits, "run_dir": folder, "profiler": None})
         trainer = build.trainer(tree, [stopwatch, *build.watchers(tree)])
         run.begin(task, trainer, datamodule)
+
         logging.disable(logging.WARNING)  # what the run says of itself
         try:
             trainer.fit(task, datamodule=datamodule)
@@ -92,6 +94,7 @@ def operator(cfg: DictConfig) -> float:
     require(bool(homes), "op", "a module of the operators", cfg.op)
     module: Any = importlib.import_module(homes[0])
     kernels.load(cfg.op, Path(module.__file__).parent)
+
     x = torch.randn(1_000_000, device="cuda" if torch.cuda.is_available() else "cpu", requires_grad=True)
     seconds = {}
     for name, f in (("operator", getattr(torch.ops.leyden, cfg.op)), ("reference", module.reference)):
@@ -113,9 +116,11 @@ def scale(cfg: DictConfig, folder: Path) -> float:
         (folder / str(count)).mkdir()
         numpy.lib.format.open_memmap(folder / str(count) / "x.npy", "w+", "uint8", (count, 1, 8, 8))
         numpy.save(folder / str(count) / "y.npy", numpy.arange(count) % 10)
+
     usual = {name: SIZES[name].format(sizes[0], folder) for name, sizes in cfg.sizes.items()}
     command = [sys.executable, str(Path(__file__).with_name("train.py")), *SMALL, f"threads={cfg.threads or 'null'}"]
     command += [f"trainer.max_epochs={cfg.rounds + 1}", *(f"trainer.{limit}={cfg.steps}" for limit in LIMITS)]
+
     figure, rates = Figure((3 * len(cfg.sizes), 3), layout="constrained"), dict[str, list[float]]()
     for number, (name, sizes) in enumerate(cfg.sizes.items(), 1):
         rates[name] = []

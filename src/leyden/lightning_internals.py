@@ -48,7 +48,7 @@ def describe(item: _ResultMetric) -> dict[str, Any]:
 
 def rebuild(trainer: Trainer, described: dict[str, Any], is_tensor: bool = True) -> _ResultMetric:
     """A value that is logged as `describe` says, before the first time."""
-    sync = _Sync(trainer.strategy.reduce, *described["_sync"], _op=described["reduce_fx"])
+    sync = _Sync(trainer.strategy.reduce, *described["_sync"], described["reduce_fx"])
     return _ResultMetric(_Metadata(**described | {"_sync": sync}), is_tensor).to(trainer.strategy.root_device)
 
 
@@ -59,7 +59,7 @@ def step_values(trainer: Trainer) -> dict[str, float]:
 
 
 def epoch_values(trainer: Trainer) -> dict[str, float]:
-    """What the task has logged for the epoch, or the validation of all loaders, that ends here."""
+    """What the task has logged for the epoch, or the validation, that ends here."""
     results: Any = trainer._results
     items = [item for item in results.values() if item.meta.on_epoch and not item.has_reset]
     names = {results._forked_name(item, on_step=False)[0] for item in items}
@@ -95,7 +95,7 @@ def share_of(item: _ResultMetric, samples: int) -> tuple[float, float, str]:
     return value, weight, reduction
 
 
-def joint(shares: list[tuple[float, float, str]]) -> float:
+def joint(shares: Any) -> float:
     """The value that one process would have logged."""
     values, weights, (reduction, *_) = zip(*shares, strict=True)
     if reduction == "mean":
@@ -104,7 +104,7 @@ def joint(shares: list[tuple[float, float, str]]) -> float:
 
 
 def evaluated(loop: Any) -> int:
-    """Samples of this rank, which weigh what is logged at the end; 1 where the loaders do not say."""
+    """Samples of this rank, to weigh what is logged at the end; 1 where no loader says."""
     pairs = zip(loop._combined_loader.flattened, loop.max_batches, strict=True)
     dealt = [(x, n) for x, n in pairs if isinstance(getattr(x, "sampler", None), DistributedSampler) and x.batch_size]
     return sum(min(len(loader.sampler), batches * loader.batch_size) for loader, batches in dealt) or 1
@@ -145,6 +145,7 @@ class RankLogger(StepLogger):
             for key, item in results.items()
             if item.is_tensor and not (item.has_reset or item.meta.sync.rank_zero_only or item.meta.sync.group)
         }
+
         ranks = gather(self.trainer, mine)
         for key in dict.fromkeys(chain(*ranks)):
             described, shares = zip(*(rank[key] for rank in ranks if key in rank), strict=True)
@@ -158,17 +159,19 @@ class RankLogger(StepLogger):
 class RankLoader(_DataConnector):
     """Deals a user's samples to the ranks, or the batches of a user's own batch sampler."""
 
-    share: Callable[..., Any]  # what a rank has of a sampler's order: (sampler, rank, world, equal)
+    share: Callable[..., Any]  # of a sampler's order: (sampler, rank, world, equal)
 
     def _prepare_dataloader(self, dataloader: Any, shuffle: bool, mode: Any) -> Any:
         predicts = mode == "predict"  # there Lightning repeats nothing
         if predicts or not isinstance(dataloader, DataLoader) or not self._requires_distributed_sampler(dataloader):
             return super()._prepare_dataloader(dataloader, shuffle, mode)
+
         batches, world = dataloader.batch_sampler, self.trainer.world_size
         plain = type(batches) is BatchSampler
         order: Any = batches.sampler if plain else batches or dataloader.sampler
         equal = mode == "train" or len(order) < world  # else a rank would have none
         share = self.share(order, self.trainer.global_rank, world, equal)
+
         mine = copy.copy(dataloader)
         own = {"sampler": share, "batch_sampler": batches and share, "_iterator": None}
         if plain:
@@ -199,17 +202,20 @@ def join_ranks(trainer: Trainer, share: Callable[..., Any]) -> None:
 
 def shorten_steps(trainer: Any, task: LightningModule) -> None:
     """Let Lightning pass over hooks that nobody has overridden, and look once at what does not change."""
-    if trainer.world_size > 1:  # early stopping reads what the task logs at the end of an epoch
+    if trainer.world_size > 1:  # early stopping reads what is logged at the end of an epoch
         end: Any = task.on_train_epoch_end
         vars(task)["on_train_epoch_end"] = lambda: (end(), trainer._logger_connector.join())
+
     for each in (*trainer.callbacks, task):
         base: Any = LightningModule if each is task else Callback
         for name in STEP_HOOKS:
             unused = name not in vars(each) and getattr(type(each), name) is getattr(base, name)
             if unused and (each is not task or "train" in name or "_batch_" not in name):  # the rest is looked at
                 vars(each)[name] = None
-    if type(trainer.profiler) is PassThroughProfiler:  # which makes a generator thirty times in a step
+
+    if type(trainer.profiler) is PassThroughProfiler:  # else a generator, thirty times in a step
         vars(trainer.profiler)["profile"] = nullcontext
+
     training = trainer.fit_loop.epoch_loop
     if is_param_in_hook_signature(task.training_step, "batch_idx", min_args=2):
         training._build_kwargs = lambda _, batch, batch_idx: {"batch": batch, "batch_idx": batch_idx}

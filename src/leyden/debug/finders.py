@@ -1,4 +1,4 @@
-"""Before training: a learning rate from the loss over growing rates, and the largest batch that fits."""
+"""Before training: a learning rate, and the largest batch that fits."""
 
 import logging
 from collections.abc import Iterator
@@ -45,11 +45,12 @@ class Rate(Callback):
             raise UserError("No rate is suggested; type a larger callbacks.lr_finder.num_training_steps.")
         if trainer.is_global_zero:
             found.plot(suggest=True, ax=Figure().add_subplot()).savefig(self.directory / "lr_finder.png")
+
         (optimizer,) = trainer.optimizers
         before = optimizer.defaults["lr"]
         what = f"used in place of {before:.2e}" if self.use else f"type optimizer.lr={rate:.2e}, now it is {before:.2e}"
         log.info("lr_finder: the loss falls fastest at %.2e (lr_finder.png); %s.", rate, what)
-        if self.use:  # in the optimizer, and in what its schedule begins with
+        if self.use:  # in what a schedule begins with, too
             for group in optimizer.param_groups:
                 group |= {key: group[key] * rate / before for key in RATES if key in group}
             for config in trainer.lr_scheduler_configs:
@@ -80,6 +81,7 @@ class Size(Callback):
         lightning_setattr(task, "batch_size", self.finder.optimal_batch_size)  # the first one that is tried
         with trial(trainer):
             self.finder.scale_batch_size(trainer, task)
+
         found = self.finder.optimal_batch_size
         self.size = found if self.use else None
         lightning_setattr(task, "batch_size", self.size or before)

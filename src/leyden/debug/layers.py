@@ -48,6 +48,7 @@ class Shapes(Callback):
             if not any(module.children()) or any(True for _ in module.parameters(recurse=False)):
                 module.register_forward_pre_hook(begin)
                 module.register_forward_hook(partial(end, name), with_kwargs=True)
+
         with trainer.precision_plugin.train_step_context(), torch.compiler.set_stance("force_eager"), counter:
             begin()
             end("sum", task, batch, {}, task.training_step(batch, batch_idx))
@@ -86,6 +87,7 @@ class Finite(Callback):
         """Raises UserError if the output is not finite."""
         if not torch.is_grad_enabled() or finite(output):  # without gradients it is no training
             return
+
         parts = {"weights": list(layer.parameters(recurse=False)), "input": [args, kwargs]}
         bad = " and ".join(part for part, node in parts.items() if not finite(node))
         cause = f"nor are its {bad}" if bad else "its weights and input are: look for a log or a division"

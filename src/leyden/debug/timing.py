@@ -1,4 +1,4 @@
-"""How long a batch takes without a Trainer: in a bare loop, of the data alone, of the computation alone."""
+"""How long a batch takes without a Trainer: in a bare loop, and data and computation alone."""
 
 from collections.abc import Callable
 from itertools import chain, count, repeat
@@ -38,6 +38,7 @@ class Stopwatch(Callback):
             trainer.training = True
             task.train()
         del task.log, task.log_dict
+
         trainer.should_stop = len(self.seconds) > self.rounds
         self.seconds.append({})
 
@@ -57,7 +58,7 @@ class Stopwatch(Callback):
 
 
 def bare_step(trainer: Trainer, task: LightningModule) -> Callable[[Any], None]:
-    """A step of training as one writes it without a Trainer; of a known kind of task it counts nothing."""
+    """A step of training as one writes it; of a known kind of task it counts nothing."""
     optimizer, precision, every = trainer.optimizers[0], trainer.precision_plugin, trainer.accumulate_grad_batches
     scaler = getattr(precision, "scaler", None) or torch.amp.GradScaler(enabled=False)
     schedulers = [config.scheduler for config in trainer.lr_scheduler_configs if config.interval == "step"]
@@ -74,6 +75,7 @@ def bare_step(trainer: Trainer, task: LightningModule) -> Callable[[Any], None]:
                 loss = output["loss"] if isinstance(output, dict) else output
         if not task.automatic_optimization:  # it has stepped by itself
             return
+
         scaler.scale(loss / every).backward()
         if number % every:
             return

@@ -1,4 +1,4 @@
-"""Callbacks that watch a run: gradients, memory, whether it learns one batch by heart, its worst mistakes."""
+"""Callbacks that watch a run: gradients, memory, one batch by heart, the worst mistakes."""
 
 import logging
 import math
@@ -22,7 +22,7 @@ from leyden import listed
 from leyden.lightning_internals import gather
 
 log = logging.getLogger(__name__)
-SMALL, LARGE = 1e-4, 100.0  # norms, and norms over the largest or smallest one, that vanish or explode
+SMALL, LARGE = 1e-4, 100.0  # norms, alone and over the others, that vanish or explode
 MIB = 2**20
 COUNT = 16  # pictures
 FEW = 40  # classes: of more, a matrix has no numbers
@@ -64,6 +64,7 @@ class Gradients(Callback):
         for name, before in self.before.items():
             change = whole(task.get_parameter(name)) - before
             self.found[f"update_ratio/{name}"] = change.norm() / before.norm().clamp(min=1e-30)
+
         step, norms = trainer.global_step, {name: float(self.found[f"norm/{name}"]) for name in self.before}
         for logger in trainer.loggers:
             logger.log_metrics({f"gradients/{name}": float(value) for name, value in self.found.items()}, step)
@@ -74,6 +75,7 @@ class Gradients(Callback):
         self.small = Counter({name: self.small[name] + 1 for name in small})  # zeros may pass
         vanish = [name for name in small if self.small[name] > 2 or (step == 1 and norms[name] > 0)]
         explode = [name for name, norm in norms.items() if not norm <= max(LARGE, LARGE * least)]
+
         for what, names in (("vanish", vanish), ("explode", explode)):
             if new := [f"{name} ({norms[name]:.1e})" for name in names if name not in self.named]:
                 log.warning("Gradients %s in %s at step %d.", what, listed(new), step)
@@ -183,6 +185,7 @@ class Mistakes(Callback):
                 file = name("test", number) if callable(name) else str(number)
                 table.append((file, task.classes[true], task.classes[predicted]))
             self.show(trainer, "most_wrong", make_grid(pictures, 4, normalize=True, scale_each=True), table)
+
         details = getattr(task, "details", None)
         if self.board and isinstance(details, dict) and "confusion" in details:
             counts = torch.tensor(details["confusion"])
@@ -191,7 +194,7 @@ class Mistakes(Callback):
             table = [("true / predicted", *task.classes), *lines] if len(lines) <= FEW else []
             self.show(trainer, "confusion", 1 - torch.stack([shares, 0.7 * shares, 0.4 * shares]), table)
 
-    def show(self, trainer: Trainer, what: str, picture: Tensor, table: list[tuple[str, ...]]) -> None:
+    def show(self, trainer: Trainer, what: str, picture: Tensor, table: list[Any]) -> None:
         """A picture of 3 x H x W, large enough to see pixels, and a table below its head."""
         times = max(1, 600 // max(picture.shape))
         large = picture.repeat_interleave(times, 1).repeat_interleave(times, 2)

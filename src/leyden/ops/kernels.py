@@ -25,7 +25,7 @@ def load(name: str, folder: Path) -> bool:
         try:
             torch.ops.load_library(build(name, folder))
             found[name] = "compiled"
-        except Exception as error:  # compilers, linkers and disks fail in many ways
+        except Exception as error:  # compilers and disks fail in many ways
             found[name] = said(error)
             if os.environ.get("LOCAL_RANK", "0") == "0":  # of the ranks of a machine one
                 log.warning("%s runs in plain PyTorch, as its kernel could not be built: %s.", name, found[name])
@@ -59,6 +59,7 @@ def compile(name: str, sources: list[str], folder: str) -> None:
     nvcc = f"/usr/local/cuda-{torch.version.cuda}"  # unless another one is named
     env = ({"CUDA_HOME": nvcc} if os.path.isdir(nvcc) else {}) | os.environ
     env["PATH"] += os.pathsep + sysconfig.get_path("scripts")  # of pip's ninja
+
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=600)
     if done.returncode:
         complaint = re.search(r"^.*(\berror:|No space left|not found|No such file).*$", done.stdout + done.stderr, re.M)

@@ -1,4 +1,4 @@
-"""Measure a run against a bare PyTorch loop: where the time of a step goes, which key to change, and how it grows."""
+"""Measure a run against a bare PyTorch loop: where its time goes, which key to change, and how it grows."""
 
 import importlib.util
 import logging
@@ -8,20 +8,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 
-from leyden import UserError
+from leyden import UserError, require
 from leyden.files import write_json
 from leyden.launch.command import launch
 
 log = logging.getLogger("leyden.benchmark")
 MEASURED = {"max_epochs": 10**5, "max_steps": -1, "val_check_interval": 1.0, "check_val_every_n_epoch": 1}
 MEASURED |= {"num_sanity_val_steps": 0, "overfit_batches": 0.0, "enable_progress_bar": False}  # the stopwatch ends it
-KEYS = {  # for what takes most of a step
-    "compute": "trainer.precision, threads, data.augment or the model",
-    "loading": "data.num_workers, or data.batch_size where the data is in memory",
-    "Trainer": "data.batch_size, logger or callbacks",
-}
+LIMITS = ("limit_train_batches", "limit_val_batches")
+RATIOS = {"training": ("bare loop", "Trainer"), "validation": ("bare validation", "Trainer validation")}
 SIZES = {  # what is typed for a size; {1} is the folder of the files
     "samples": "data.path='{1}/{0}'",
     "batch": "data.batch_size={0}",
@@ -29,15 +26,12 @@ SIZES = {  # what is typed for a size; {1} is the folder of the files
     "processes": "trainer.devices={0}",
     "width": "model.hidden=[{0},{0}]",
 }
-SMALL = ["name=scale", "data=arrays", "model=mlp", "trainer=ddp", "logger=[]"]
+SMALL = ["data=arrays", "model=mlp", "trainer=ddp", "logger=[]", "test=false"]
 
 
 def benchmark(cfg: DictConfig) -> float:
-    """Time the steps of a run with the Trainer and without; returns the ratio Trainer/bare of training.
-
-    With `op` it times an operator and its reference instead, with `scale` runs of many sizes.
-    """
-    from pandas import DataFrame
+    """Time a run with the Trainer and without, an operator (`op`), or runs of many sizes (`scale`)."""
+    from pandas import DataFrame, read_csv
 
     from leyden.debug.timing import Stopwatch
     from leyden.launch import ranks
@@ -46,35 +40,31 @@ def benchmark(cfg: DictConfig) -> float:
     if ranks.outside() or ranks.count(cfg.trainer) > 1:
         raise UserError("A benchmark measures one process; start it without torchrun, with trainer.devices=1.")
     with process.restored(), record.recording(cfg) as run, TemporaryDirectory(dir=cfg.run_dir) as folder:
-        # build; what the measured run writes is deleted
         process.set_global_torch_flags(cfg)
         if cfg.op:
             return operator(cfg)
         if cfg.scale:
             return scale(cfg, Path(folder))
+
         datamodule, task = build.parts(cfg)
-        tree, stopwatch = cfg.copy(), Stopwatch(cfg.rounds, cfg.steps)
-        with open_dict(tree):
-            tree.trainer.update(MEASURED | {"limit_train_batches": cfg.steps, "limit_val_batches": cfg.steps})
-            tree.update({"run_dir": folder, "profiler": None})
+        stopwatch, limits = Stopwatch(cfg.rounds, cfg.steps), dict.fromkeys(LIMITS, cfg.steps)
+        with open_dict(cfg):
+            tree: Any = OmegaConf.merge(cfg, {"trainer": MEASURED | limits, "run_dir": folder, "profiler": None})
         trainer = build.trainer(tree, [stopwatch, *build.watchers(tree)])
         run.begin(task, trainer, datamodule)
 
-        # measure
         logging.disable(logging.WARNING)  # what the run says of itself
         try:
             trainer.fit(task, datamodule=datamodule)
         finally:
             logging.disable(logging.NOTSET)
 
-        # tell
-        seconds = DataFrame(stopwatch.seconds[1:])  # of a batch, a row for each round
-        ratio = {"training": (seconds["bare loop"] / seconds["Trainer"]).median()}
-        if "bare validation" in seconds:
-            ratio["validation"] = (seconds["bare validation"] / seconds["Trainer validation"]).median()
+        seconds: Any = DataFrame(stopwatch.seconds[1:-1])  # of a batch, a row for each round
+        seconds["Trainer"] = read_csv(Path(folder, "metrics.csv"))["time/step_seconds"].dropna().tolist()[-cfg.rounds :]
+        ratio = {what: (seconds[a] / seconds[b]).median() for what, (a, b) in RATIOS.items() if a in seconds}
         advice = bottleneck(seconds.median(), getattr(trainer.train_dataloader, "num_workers", 0))
-        found = {"ratio": ratio, "bottleneck": advice}
-        write_json(run.directory / "benchmark.json", found | {"seconds_per_batch": seconds.to_dict("list")})
+        found = {"ratio": ratio, "bottleneck": advice, "seconds_per_batch": seconds.to_dict("list")}
+        write_json(run.directory / "benchmark.json", found)
         table = (1e6 * seconds).agg(["median", "min", "max"]).T.to_string(float_format="{:,.0f}".format)
         lines = [f"Trainer/bare, {what}: {value:.2f}" for what, value in ratio.items()]
         log.info("%s", "\n".join(["us per batch", table, advice, *lines]))
@@ -85,30 +75,31 @@ def bottleneck(seconds: Any, workers: int) -> str:
     """What takes most of a Trainer's step, and the keys to change."""
     compute = seconds["compute alone"]
     loading = max(0.0, seconds["data alone"] - (compute if workers else 0.0))  # workers load meanwhile
-    parts = {"compute": compute, "loading": loading, "Trainer": seconds["Trainer"] - compute - loading}
-    where = max(parts, key=lambda name: parts[name])
-    return f"The bottleneck is {where}; change {KEYS[where]}."
+    parts = {
+        compute: "compute; change trainer.precision, threads, data.augment or the model",
+        loading: "loading; change data.num_workers, or data.batch_size where the data is in memory",
+        seconds["Trainer"] - compute - loading: "Trainer; change data.batch_size, logger or callbacks",
+    }
+    return f"The bottleneck is {parts[max(parts)]}."
 
 
 def operator(cfg: DictConfig) -> float:
-    """Time an operator and its reference in plain PyTorch, forward and backward, for a million numbers."""
+    """Time an operator and its reference in plain PyTorch, forward and backward."""
     import torch
     from torch.utils.benchmark import Timer
 
     from leyden.ops import kernels
 
-    home = next(filter(importlib.util.find_spec, [f"{own}.ops.{cfg.op}" for own in cfg.own]), None)
-    if home is None:
-        raise UserError(f"`op` must be a module of the operators; got `{cfg.op}`.")
-    module = importlib.import_module(home)
-    if not kernels.load(cfg.op, Path(str(module.__file__)).parent):
-        raise UserError(f"op={cfg.op} has no kernel here, so that there is nothing to measure.")
-    gpu = torch.cuda.is_available() and cfg.trainer.accelerator in ("auto", "gpu", "cuda")
-    x = torch.randn(1_000_000, device="cuda" if gpu else "cpu", requires_grad=True)
+    homes = [home for own in cfg.own if importlib.util.find_spec(home := f"{own}.ops.{cfg.op}")]
+    require(bool(homes), "op", "a module of the operators", cfg.op)
+    module: Any = importlib.import_module(homes[0])
+    kernels.load(cfg.op, Path(module.__file__).parent)
+
+    x = torch.randn(1_000_000, device="cuda" if torch.cuda.is_available() else "cpu", requires_grad=True)
     seconds = {}
     for name, f in (("operator", getattr(torch.ops.leyden, cfg.op)), ("reference", module.reference)):
-        given = {"torch": torch, "f": f, "x": x, "g": torch.ones_like(x)}
-        timer = Timer("torch.autograd.grad(f(x), x, g)", globals=given, num_threads=torch.get_num_threads())
+        given = {"grad": torch.autograd.grad, "f": f, "x": x, "g": torch.ones_like(x)}
+        timer = Timer("grad(f(x), x, g)", globals=given, num_threads=torch.get_num_threads())
         seconds[name] = timer.blocked_autorange(min_run_time=0.2 * cfg.rounds).median
         log.info("%s: forward and backward of %s on %s take %.0f us", name, cfg.op, x.device, 1e6 * seconds[name])
     write_json(Path(cfg.run_dir) / "benchmark.json", {"seconds": seconds})
@@ -116,45 +107,37 @@ def operator(cfg: DictConfig) -> float:
 
 
 def scale(cfg: DictConfig, folder: Path) -> float:
-    """Train an MLP on pictures in files at each of `sizes` in turn, with the first size of all others; draw scale.png.
-
-    Returns the samples per second of the most samples over those of the fewest.
-    """
+    """Train an MLP at each of `sizes` in turn, with the first of all others; returns how the most samples slow it."""
     import numpy
     from matplotlib.figure import Figure
+    from pandas import read_csv
 
     for count in cfg.sizes.samples:  # of zeros, which take no room on most disks
         (folder / str(count)).mkdir()
         numpy.lib.format.open_memmap(folder / str(count) / "x.npy", "w+", "uint8", (count, 1, 8, 8))
         numpy.save(folder / str(count) / "y.npy", numpy.arange(count) % 10)
+
     usual = {name: SIZES[name].format(sizes[0], folder) for name, sizes in cfg.sizes.items()}
+    command = [sys.executable, str(Path(__file__).with_name("train.py")), *SMALL, f"threads={cfg.threads or 'null'}"]
+    command += [f"trainer.max_epochs={cfg.rounds + 1}", *(f"trainer.{limit}={cfg.steps}" for limit in LIMITS)]
+
     figure, rates = Figure((3 * len(cfg.sizes), 3), layout="constrained"), dict[str, list[float]]()
-    plots = figure.subplots(1, len(cfg.sizes), squeeze=False)[0]
-    for axes, (name, sizes) in zip(plots, cfg.sizes.items(), strict=True):
+    for number, (name, sizes) in enumerate(cfg.sizes.items(), 1):
         rates[name] = []
         for size in sorted(sizes):
-            typed = usual | {name: SIZES[name].format(size, folder)}
-            rates[name].append(samples_per_second(cfg, list(typed.values())))
+            typed, logs = usual | {name: SIZES[name].format(size, folder)}, folder / f"{name}-{size}"
+            done = subprocess.run([*command, *typed.values(), f"log_dir='{logs}'"], capture_output=True, text=True)
+            if done.returncode:
+                raise UserError(f"{' '.join(typed.values())} fails: {done.stderr.strip()}")
+            (table,) = logs.glob("train/*/metrics.csv")
+            epochs = read_csv(table)["time/samples_per_second"].dropna()[1:]  # the first one starts processes
+            rates[name].append(epochs.median())
             log.info("%-10s %10d %10.0f samples/s", name, size, rates[name][-1])
+        axes = figure.add_subplot(1, len(cfg.sizes), number)
         axes.plot(sorted(sizes), rates[name], "o-")
         axes.set(xlabel=name, ylabel="samples/s", xscale="symlog", ylim=(0, None))
     figure.savefig(Path(cfg.run_dir) / "scale.png")
     return rates["samples"][-1] / rates["samples"][0]
-
-
-def samples_per_second(cfg: DictConfig, typed: list[str]) -> float:
-    """Of a run in a process of its own, the median of its epochs but for the first; UserError where it fails."""
-    from pandas import read_csv
-
-    limits = [f"trainer.limit_{stage}_batches={cfg.steps}" for stage in ("train", "val")]
-    limits += [f"trainer.max_epochs={cfg.rounds + 1}", f"threads={cfg.threads or 'null'}", "test=false"]
-    with TemporaryDirectory(dir=cfg.run_dir) as logs:
-        line = [sys.executable, str(Path(__file__).with_name("train.py")), *SMALL, *typed, *limits, f"log_dir='{logs}'"]
-        done = subprocess.run(line, capture_output=True, text=True)
-        if done.returncode:
-            raise UserError(f"{' '.join(typed)} fails: {done.stderr.strip()}")
-        epochs = read_csv(Path(logs) / "train" / "scale" / "metrics.csv")
-    return epochs["time/samples_per_second"].dropna()[1:].median()
 
 
 if __name__ == "__main__":

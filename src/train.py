@@ -12,7 +12,7 @@ from leyden.launch.command import launch
 
 def train(cfg: DictConfig) -> float | None:
     """One run, from the config to its results; returns the best value of the objective."""
-    from leyden.debug import failures
+    from leyden.debug.layers import explained
     from leyden.resume import checkpoints, snapshot
     from leyden.run import build, loggers, paths, process, record
 
@@ -35,7 +35,7 @@ def train(cfg: DictConfig) -> float | None:
         # train
         loggers.begin(trainer, cfg, resumed=last is not None)
         after.push(partial(loggers.close, trainer))
-        with failures.explained(trainer, task):
+        with explained(trainer, task):
             trainer.fit(task, datamodule=datamodule, ckpt_path=last, weights_only=True)
         if any(getattr(callback, "trains_nothing", False) for callback in chosen):
             return None  # it has shown what it was chosen for, and ended the fit

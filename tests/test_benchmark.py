@@ -7,7 +7,7 @@ from statistics import median
 
 import pytest
 
-from benchmark import KEYS, benchmark
+from benchmark import benchmark
 from conftest import SMALL
 from leyden import UserError
 
@@ -24,7 +24,7 @@ def check(run: Path) -> dict:
     assert all(value > 0 for values in seconds.values() for value in values)
     ratios = [bare / whole for bare, whole in zip(seconds["bare loop"], seconds["Trainer"], strict=True)]
     assert len(ratios) == 2 and found["ratio"]["training"] == pytest.approx(median(ratios))
-    assert found["bottleneck"] in [f"The bottleneck is {part}; change {keys}." for part, keys in KEYS.items()]
+    assert re.match(r"The bottleneck is (compute|loading|Trainer); change \w+", found["bottleneck"])
     return found
 
 

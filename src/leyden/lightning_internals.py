@@ -1,45 +1,43 @@
-"""The private state of Lightning that we use: what a task logs, and what each rank reads and decides."""
+"""The private state of Lightning that we use: what a task logs, and what each rank reads."""
 
 import copy
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.loops.evaluation_loop import _EvaluationLoop
 from lightning.pytorch.profilers import PassThroughProfiler
 from lightning.pytorch.trainer.connectors.data_connector import _DataConnector
 from lightning.pytorch.trainer.connectors.logger_connector import _LoggerConnector
 from lightning.pytorch.trainer.connectors.logger_connector.result import _Metadata, _ResultMetric, _Sync
-from lightning.pytorch.trainer.states import RunningStage
+from lightning.pytorch.tuner.batch_size_scaling import _reset_dataloaders
 from lightning.pytorch.utilities.exceptions import _TunerExitException
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 
-from leyden import UserError
-
 EndFit = _TunerExitException  # raised in a hook, it ends a fit as its end does
-AT_VALIDATIONS = 2**63 - 1  # frequency of a schedule that the keeper steps, and Lightning in its own time never
-NOTHING = nullcontext()
+reload = _reset_dataloaders  # of a fit
+fetcher = attrgetter("fit_loop._data_fetcher")  # of a Trainer: takes batches out of the loaders
+AT_VALIDATIONS = 2**63 - 1  # frequency of a schedule that the keeper steps, and Lightning never
 STEP_HOOKS = [name for name in dir(Callback) if "_batch_" in name or "_before_" in name or "backward" in name]
 
 
 def gather(trainer: Trainer, mine: Any) -> list[Any]:
     """The objects of all ranks, in their order."""
-    all_ranks: list[Any] = [mine] * trainer.world_size
+    ranks = [mine] * trainer.world_size
     if trainer.world_size > 1:
-        torch.distributed.all_gather_object(all_ranks, mine)
-    return all_ranks
+        torch.distributed.all_gather_object(ranks, mine)
+    return ranks
 
 
 def logged(trainer: Trainer) -> dict[str, float]:
-    """The last values of all names, the same on all ranks: a mean where they differ."""
-    ranks = gather(trainer, {name: float(value) for name, value in trainer.callback_metrics.items()})
-    values = {name: [rank[name] for rank in ranks if name in rank] for rank in ranks for name in rank}
-    return {name: each[0] if len(set(each)) == 1 else sum(each) / len(each) for name, each in values.items()}
+    """The last values of all names, as rank 0 has them: all ranks decide alike."""
+    return gather(trainer, {name: float(value) for name, value in trainer.callback_metrics.items()})[0]
 
 
 def describe(item: _ResultMetric) -> dict[str, Any]:
@@ -49,10 +47,9 @@ def describe(item: _ResultMetric) -> dict[str, Any]:
 
 
 def rebuild(trainer: Trainer, described: dict[str, Any], is_tensor: bool = True) -> _ResultMetric:
-    """A value that is logged as `describe` says, in the state before the first time."""
-    meta = _Metadata(**described | {"_sync": None})
-    meta.sync = _Sync(trainer.strategy.reduce, *described["_sync"])
-    return _ResultMetric(meta, is_tensor)
+    """A value that is logged as `describe` says, before the first time."""
+    sync = _Sync(trainer.strategy.reduce, *described["_sync"], described["reduce_fx"])
+    return _ResultMetric(_Metadata(**described | {"_sync": sync}), is_tensor).to(trainer.strategy.root_device)
 
 
 def step_values(trainer: Trainer) -> dict[str, float]:
@@ -62,7 +59,7 @@ def step_values(trainer: Trainer) -> dict[str, float]:
 
 
 def epoch_values(trainer: Trainer) -> dict[str, float]:
-    """What the task has logged for the epoch of training, or the validation of all loaders, that ends here."""
+    """What the task has logged for the epoch, or the validation, that ends here."""
     results: Any = trainer._results
     items = [item for item in results.values() if item.meta.on_epoch and not item.has_reset]
     names = {results._forked_name(item, on_step=False)[0] for item in items}
@@ -70,7 +67,7 @@ def epoch_values(trainer: Trainer) -> dict[str, float]:
 
 
 def running_values(trainer: Trainer) -> dict[str, tuple[dict, dict | None]]:
-    """What the task has logged in this epoch on this rank: how, and its state; None of a torchmetrics object."""
+    """What this rank has logged in this epoch: how, and its state; None of a torchmetrics object."""
     results = trainer.fit_loop.epoch_loop._results.items()
     items = {key: item for key, item in results if not item.has_reset and item.meta.sync.group is None}
     return {key: (describe(item), dict(item.metric_state) if item.is_tensor else None) for key, item in items.items()}
@@ -78,7 +75,7 @@ def running_values(trainer: Trainer) -> dict[str, tuple[dict, dict | None]]:
 
 def restore_running_values(trainer: Trainer, task: LightningModule, values: dict[str, Any]) -> None:
     """Go on with what `running_values` gave; its tensors must be on the task's device."""
-    trainer._logger_connector._first_loop_iter = True  # at the first batch of a loop it would forget what was logged
+    trainer._logger_connector._first_loop_iter = True  # else the first batch forgets what was logged
     for key, (described, state) in values.items():
         item = rebuild(trainer, described, state is not None)
         vars(item).update(state or {"value": task.get_submodule(described["metric_attribute"])})
@@ -88,54 +85,48 @@ def restore_running_values(trainer: Trainer, task: LightningModule, values: dict
 
 
 def share_of(item: _ResultMetric, samples: int) -> tuple[float, float, str]:
-    """Of this rank: a value (a mean times its weight), its weight, and how it is joined with others."""
+    """A value of this rank (a mean times its weight), its weight, and how it is joined with others."""
     value, reduction = float(item.value), item.meta.reduce_fx.__name__
-    if not item.meta.on_epoch:  # the value of the last step, which `sync_dist` has joined already
+    if not item.meta.on_epoch:  # of the last step; `sync_dist` has joined it already
         return value, float(item._forward_cache is not None), "mean" if item.meta.sync.should else reduction
     weight = float(item.cumulated_batch_size) if reduction == "mean" else 0.0
-    if weight == 1 and item.meta.fx.endswith("_epoch_end"):  # a mean over all that this rank has evaluated
+    if weight == 1 and item.meta.fx.endswith("_epoch_end"):  # a mean over all of this rank
         return value * samples, float(samples), reduction
     return value, weight, reduction
 
 
-def joint(shares: list[tuple[float, float, str]]) -> float:
-    """The value that one process would have logged, from the shares of the ranks that logged it."""
-    values = torch.tensor([value for value, _, _ in shares], dtype=torch.float64)
-    if (reduction := shares[0][2]) == "mean":
-        return float(values.sum()) / (sum(weight for _, weight, _ in shares) or float("nan"))
-    return float(getattr(torch, reduction)(values))
+def joint(shares: Any) -> float:
+    """The value that one process would have logged."""
+    values, weights, (reduction, *_) = zip(*shares, strict=True)
+    if reduction == "mean":
+        return sum(values) / (sum(weights) or float("nan"))
+    return float(getattr(torch, reduction)(torch.tensor(values, dtype=torch.float64)))
 
 
 def evaluated(loop: Any) -> int:
-    """Samples of this rank in an evaluation, the weight of what its end logs; 1 where the loaders do not say."""
-    samples = 0
-    for loader, batches in zip(loop._combined_loader.flattened, loop.max_batches, strict=True):
-        if isinstance(getattr(loader, "sampler", None), DistributedSampler) and loader.batch_size:
-            samples += min(len(loader.sampler), batches * loader.batch_size)
-    return samples or 1
+    """Samples of this rank, to weigh what is logged at the end; 1 where no loader says."""
+    pairs = zip(loop._combined_loader.flattened, loop.max_batches, strict=True)
+    dealt = [(x, n) for x, n in pairs if isinstance(getattr(x, "sampler", None), DistributedSampler) and x.batch_size]
+    return sum(min(len(loader.sampler), batches * loader.batch_size) for loader, batches in dealt) or 1
 
 
 class StepLogger(_LoggerConnector):
-    """Asks once in a batch, not up to eight times, what has been logged."""
-
-    def on_batch_start(self, batch: Any, dataloader_idx: int | None = None) -> None:
-        self._first_loop_iter = self._first_loop_iter is None
-        self.results: Any = self.trainer._results
-        self.results.batch, self.results.batch_size, self.results.dataloader_idx = batch, None, dataloader_idx
+    """Asks once in a batch what has been logged."""
 
     def on_batch_end(self) -> None:
-        self.seen = self.results.metrics(on_step=True)
+        results: Any = self.trainer._results
+        self.seen = results.metrics(on_step=True)
         self._progress_bar_metrics.update(self.seen["pbar"])
         self._callback_metrics.update(self.seen["callback"])
         self._logged_metrics.update(self.seen["log"])
-        self.results.batch = self.results.batch_size = None
+        results.batch = results.batch_size = None
 
     def update_eval_step_metrics(self, step: int) -> None:
         self.log_metrics(self.seen["log"], step=step)
 
 
 class RankLogger(StepLogger):
-    """Joins what the ranks log before anybody reads it: Lightning has rank 0's values, or means of rounded weights."""
+    """Joins what the ranks log before it is read: Lightning has rank 0's values, or means of rounded weights."""
 
     def epoch_end_reached(self) -> None:
         super().epoch_end_reached()
@@ -146,102 +137,86 @@ class RankLogger(StepLogger):
         super().on_epoch_end()
 
     def join(self) -> None:
-        """Raises UserError if the ranks have come to different loaders, so that they would wait for each other."""
         loop: Any = self.trainer._active_loop
-        results, samples = loop._results, evaluated(loop) if isinstance(loop, _EvaluationLoop) else 1
+        results: Any = loop._results
+        samples = 1 if results.training else evaluated(loop)
         mine = {
             key: (describe(item), share_of(item, samples))
             for key, item in results.items()
             if item.is_tensor and not (item.has_reset or item.meta.sync.rank_zero_only or item.meta.sync.group)
         }
-        ranks = gather(self.trainer, (results.dataloader_idx, mine))
-        if len({loader for loader, _ in ranks}) > 1:
-            raise UserError("A rank has no batch of one of several loaders; give each rank samples of each loader.")
-        for key in dict.fromkeys(key for _, theirs in ranks for key in theirs):
-            parts = [theirs[key] for _, theirs in ranks if key in theirs]
-            item = results.setdefault(key, rebuild(self.trainer, parts[0][0]))  # other ranks alone may have logged it
+
+        ranks = gather(self.trainer, mine)
+        for key in dict.fromkeys(chain(*ranks)):
+            described, shares = zip(*(rank[key] for rank in ranks if key in rank), strict=True)
+            item = results.setdefault(key, rebuild(self.trainer, described[0]))  # others may have it alone
             item.has_reset, item._update_count = False, max(1, item._update_count)
-            value = joint([part for _, part in parts])
-            item._computed = torch.tensor(value, dtype=item.value.dtype, device=self.trainer.strategy.root_device)
-            if results.training and not item.meta.on_epoch:  # what watches it at the epoch's end sees the same
+            item._computed = item.value.new_tensor(joint(shares))
+            if results.training and not item.meta.on_epoch:  # for what watches it
                 self._callback_metrics[item.meta.name] = item._computed
 
 
 class RankLoader(_DataConnector):
-    """Deals the samples of a user's own loaders to the ranks, each once, in the order and batches they ask for.
+    """Deals a user's samples to the ranks, or the batches of a user's own batch sampler."""
 
-    A batch sampler of a user's own kind is not taken apart: its batches are dealt.
-    """
+    share: Callable[..., Any]  # of a sampler's order: (sampler, rank, world, equal)
 
-    def __init__(self, trainer: Trainer, share: Callable[..., Any]):
-        super().__init__(trainer)
-        self.share = share  # what a rank has of a sampler's order: (sampler, rank, world, equal)
-
-    def _prepare_dataloader(self, dataloader: Any, shuffle: bool, mode: RunningStage) -> Any:
-        predicts = mode == RunningStage.PREDICTING  # there Lightning repeats nothing
+    def _prepare_dataloader(self, dataloader: Any, shuffle: bool, mode: Any) -> Any:
+        predicts = mode == "predict"  # there Lightning repeats nothing
         if predicts or not isinstance(dataloader, DataLoader) or not self._requires_distributed_sampler(dataloader):
             return super()._prepare_dataloader(dataloader, shuffle, mode)
+
         batches, world = dataloader.batch_sampler, self.trainer.world_size
-        order: Any = dataloader.sampler if batches is None else batches
-        if type(batches) is BatchSampler:
-            order = batches.sampler
-        sized = hasattr(order, "__len__")
-        equal = mode == RunningStage.TRAINING or (sized and len(order) < world)  # else a rank would have none
+        plain = type(batches) is BatchSampler
+        order: Any = batches.sampler if plain else batches or dataloader.sampler
+        equal = mode == "train" or len(order) < world  # else a rank would have none
         share = self.share(order, self.trainer.global_rank, world, equal)
-        own = {"sampler": share, "batch_sampler": None if batches is None else share, "_iterator": None}
-        if type(batches) is BatchSampler:
-            size = share.even(batches.batch_size) if sized else batches.batch_size
-            own |= {"batch_size": size, "batch_sampler": BatchSampler(share, size, batches.drop_last)}
+
         mine = copy.copy(dataloader)
+        own = {"sampler": share, "batch_sampler": batches and share, "_iterator": None}
+        if plain:
+            size = share.even(batches.batch_size)
+            own |= {"batch_size": size, "batch_sampler": BatchSampler(share, size, batches.drop_last)}
         vars(mine).update(own)  # a DataLoader lets nobody set these
         return mine
 
 
-def fetcher(trainer: Trainer) -> Any:
-    """What takes the batches of training out of their loaders."""
-    return trainer.fit_loop._data_fetcher
-
-
-def time_fetches(trainer: Trainer, add: Callable[[float], None]) -> None:
-    """Add up the seconds in which a batch of training is taken out of its loader."""
+def time_fetches(trainer: Trainer, add: Callable[[float], Any]) -> None:
+    """Add up the seconds in which batches are taken out of their loader."""
     loop: Any = trainer.fit_loop.epoch_loop
     before, after = loop._on_before_fetch, loop._on_after_fetch  # for the profiler
-    loop._on_before_fetch = lambda: (before(), add(-time.perf_counter()))  # type: ignore[func-returns-value]
-    loop._on_after_fetch = lambda: (add(time.perf_counter()), after())  # type: ignore[func-returns-value]
+    loop._on_before_fetch = lambda: (before(), add(-time.perf_counter()))
+    loop._on_after_fetch = lambda: (add(time.perf_counter()), after())
 
 
 def join_ranks(trainer: Trainer, share: Callable[..., Any]) -> None:
-    """Let the ranks log, decide and read together, where there are several; `share` deals a sampler's order."""
-    if trainer.world_size == 1:
-        trainer._logger_connector = StepLogger(trainer)
-        return
-    trainer._logger_connector, trainer._data_connector = RankLogger(trainer), RankLoader(trainer, share)
-    signals = vars(trainer._signal_connector)
-    signals["_sigterm_notifier_fn"] = lambda *_: None  # else a rank waits in its handler for those that got no SIGTERM
-    loop: Any = trainer.fit_loop.epoch_loop
-    is_due = loop._should_check_val_fx
-    if trainer._val_check_time_interval is not None:  # which each rank measures by its own clock
-        loop._should_check_val_fx = lambda fetcher: trainer.strategy.broadcast(is_due(fetcher))
+    """Let several ranks log and read together; `share` deals a sampler's order."""
+    several = trainer.world_size > 1
+    trainer._logger_connector = RankLogger(trainer) if several else StepLogger(trainer)
+    if several:
+        trainer._data_connector = loader = RankLoader(trainer)
+        loader.share = share
+        # else a rank waits in its handler for others
+        vars(trainer._signal_connector)["_sigterm_notifier_fn"] = lambda *_: None
 
 
-def shorten_steps(trainer: Trainer, task: LightningModule) -> None:
-    """Let Lightning pass over the hooks that nobody has overridden, and look only once at what does not change.
+def shorten_steps(trainer: Any, task: LightningModule) -> None:
+    """Let Lightning pass over hooks that nobody has overridden, and look once at what does not change."""
+    if trainer.world_size > 1:  # early stopping reads what is logged at the end of an epoch
+        end: Any = task.on_train_epoch_end
+        vars(task)["on_train_epoch_end"] = lambda: (end(), trainer._logger_connector.join())
 
-    Where there are several ranks, what the task logs at the end of an epoch is joined before early stopping reads it.
-    """
-    connector: Any = trainer._logger_connector
-    if isinstance(connector, RankLogger):
-        end = task.on_train_epoch_end
-        vars(task)["on_train_epoch_end"] = lambda: (end(), connector.join())  # type: ignore[func-returns-value]
     for each in (*trainer.callbacks, task):
         base: Any = LightningModule if each is task else Callback
         for name in STEP_HOOKS:
             unused = name not in vars(each) and getattr(type(each), name) is getattr(base, name)
             if unused and (each is not task or "train" in name or "_batch_" not in name):  # the rest is looked at
                 vars(each)[name] = None
-    if type(trainer.profiler) is PassThroughProfiler:  # which makes a generator thirty times in a step
-        vars(trainer.profiler)["profile"] = lambda name: NOTHING
-    training: Any = trainer.fit_loop.epoch_loop
+
+    if type(trainer.profiler) is PassThroughProfiler:  # else a generator, thirty times in a step
+        vars(trainer.profiler)["profile"] = nullcontext
+
+    training = trainer.fit_loop.epoch_loop
     if is_param_in_hook_signature(task.training_step, "batch_idx", min_args=2):
         training._build_kwargs = lambda _, batch, batch_idx: {"batch": batch, "batch_idx": batch_idx}
     if is_param_in_hook_signature(task.validation_step, "batch_idx", min_args=2):

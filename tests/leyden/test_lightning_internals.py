@@ -20,10 +20,12 @@ DATA = range(101)
 def loaders(make, mode=RunningStage.TRAINING, world=2, deal=True):
     """A user's loader as each of the ranks gets it."""
     made = make()
-    connector = SimpleNamespace(use_distributed_sampler=deal, is_distributed=True)
+    settings = SimpleNamespace(use_distributed_sampler=deal, is_distributed=True)
     for rank in range(world):
-        trainer = SimpleNamespace(world_size=world, global_rank=rank, _accelerator_connector=connector)
-        yield RankLoader(trainer, Share)._prepare_dataloader(made, shuffle=True, mode=mode)
+        trainer = SimpleNamespace(world_size=world, global_rank=rank, _accelerator_connector=settings)
+        connector = RankLoader(trainer)
+        connector.share = Share
+        yield connector._prepare_dataloader(made, shuffle=True, mode=mode)
 
 
 def read(loader):

@@ -1,18 +1,18 @@
-"""Before training: a learning rate from the loss over growing rates, and the largest batch that fits."""
+"""Before training: a learning rate, and the largest batch that fits."""
 
-import io
 import logging
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import BatchSizeFinder, Callback, LearningRateFinder
+from lightning.pytorch.utilities.parsing import lightning_getattr, lightning_setattr
 from matplotlib.figure import Figure
 
 from leyden import UserError
+from leyden.lightning_internals import reload
 
 log = logging.getLogger(__name__)
 RATES = ("lr", "initial_lr", "max_lr", "min_lr")  # of a group of parameters
@@ -20,27 +20,23 @@ RATES = ("lr", "initial_lr", "max_lr", "min_lr")  # of a group of parameters
 
 @contextmanager
 def trial(trainer: Trainer) -> Iterator[None]:
-    """Steps that no callback takes for the run, that no end of epochs cuts short, and without a bar in a file."""
+    """Steps that no callback sees, and that no end of epochs cuts short."""
     callbacks, epochs = trainer.callbacks, trainer.max_epochs
     trainer.callbacks, trainer.fit_loop.max_epochs = [], -1
     try:
-        with redirect_stderr(sys.stderr if sys.stderr.isatty() else io.StringIO()):
-            yield
+        yield
     finally:
         trainer.callbacks, trainer.fit_loop.max_epochs = callbacks, epochs
 
 
 class Rate(Callback):
-    """Suggests a rate from some steps at rates that grow, and begins anew; `use`: trains with it.
-
-    Its options are Lightning's; `lr_finder.png` goes into `directory`.
-    """
+    """Suggests a learning rate, and draws the losses into `lr_finder.png`; its options are Lightning's."""
 
     def __init__(self, directory: str, use: bool = False, **options: Any):
         self.directory, self.use, self.finder = Path(directory), use, LearningRateFinder(**options, update_attr=False)
 
     def on_fit_start(self, trainer: Trainer, task: LightningModule) -> None:
-        if trainer.ckpt_path:  # a run that goes on has its rate in the optimizer's state
+        if trainer.ckpt_path:  # the optimizer's state has the rate
             return
         with trial(trainer):
             self.finder.lr_find(trainer, task)
@@ -49,52 +45,47 @@ class Rate(Callback):
             raise UserError("No rate is suggested; type a larger callbacks.lr_finder.num_training_steps.")
         if trainer.is_global_zero:
             found.plot(suggest=True, ax=Figure().add_subplot()).savefig(self.directory / "lr_finder.png")
+
         (optimizer,) = trainer.optimizers
         before = optimizer.defaults["lr"]
         what = f"used in place of {before:.2e}" if self.use else f"type optimizer.lr={rate:.2e}, now it is {before:.2e}"
         log.info("lr_finder: the loss falls fastest at %.2e (lr_finder.png); %s.", rate, what)
-        if self.use:  # in the optimizer, and in what its schedule begins with
+        if self.use:  # in what a schedule begins with, too
             for group in optimizer.param_groups:
                 group |= {key: group[key] * rate / before for key in RATES if key in group}
             for config in trainer.lr_scheduler_configs:
-                if hasattr(config.scheduler, "base_lrs"):
-                    config.scheduler.base_lrs = [base * rate / before for base in config.scheduler.base_lrs]
+                rates = getattr(config.scheduler, "base_lrs", [])
+                config.scheduler.base_lrs = [base * rate / before for base in rates]
 
 
 class Size(Callback):
-    """Suggests the largest batch that memory, the data and `max_val` allow, by doubling it, and begins anew.
-
-    Its options are Lightning's; `use`: trains with it, as does a run that goes on.
-    """
+    """Suggests the largest batch that memory, the data and `max_val` allow; its options are Lightning's."""
 
     def __init__(self, use: bool = False, **options: Any):
         self.use, self.finder = use, BatchSizeFinder(**options)
-        self.size: int | None = None  # in use
-
-    def on_load_checkpoint(self, trainer: Trainer, task: LightningModule, checkpoint: dict[str, Any]) -> None:
-        if size := checkpoint["callbacks"].get(self.state_key, {}).get("size"):
-            self.size = trainer.datamodule.batch_size = size
+        self.size: int | None = None  # in use, in a run that goes on, too
 
     def state_dict(self) -> dict[str, Any]:
         return {"size": self.size}
 
+    def on_load_checkpoint(self, trainer: Trainer, task: LightningModule, checkpoint: dict[str, Any]) -> None:
+        if size := checkpoint["callbacks"].get(self.state_key, {}).get("size"):
+            self.size = size
+            lightning_setattr(task, "batch_size", size)
+
     def on_fit_start(self, trainer: Trainer, task: LightningModule) -> None:
         if trainer.ckpt_path:
             return
-        data, before = trainer.datamodule, getattr(trainer.datamodule, "batch_size", None)
-        if not isinstance(before, int):
-            raise UserError("batch_size_finder needs a datamodule whose loaders take its attribute `batch_size`.")
-        data.batch_size = self.finder.optimal_batch_size  # the first one that is tried
+        self.finder.setup(trainer, task, "fit")
+        before = lightning_getattr(task, "batch_size")
+        lightning_setattr(task, "batch_size", self.finder.optimal_batch_size)  # the first one that is tried
         with trial(trainer):
-            self.finder.setup(trainer, task, "fit")
             self.finder.scale_batch_size(trainer, task)
+
         found = self.finder.optimal_batch_size
         self.size = found if self.use else None
-        data.batch_size = self.size or before
+        lightning_setattr(task, "batch_size", self.size or before)
         what = f"used in place of {before}" if self.use else f"type data.batch_size={found}, now it is {before}"
         log.info("batch_size_finder: %d samples fit; %s.", found, what)
-        every, trainer.reload_dataloaders_every_n_epochs = trainer.reload_dataloaders_every_n_epochs, -1  # at once
-        trainer.fit_loop.setup_data()
-        trainer.fit_loop.epoch_loop.val_loop.setup_data()
-        trainer.reload_dataloaders_every_n_epochs = every
-        trainer.strategy.setup_optimizers(trainer)  # whose schedule counts the steps
+        reload(trainer)
+        trainer.strategy.setup_optimizers(trainer)  # whose schedules count the steps

@@ -24,7 +24,7 @@ from torch.nn.parameter import is_lazy
 
 from leyden import UserError, lightning_internals, require, said
 from leyden.data.datamodule import DataModule
-from leyden.debug import failures, mistakes
+from leyden.debug import layers, watch
 from leyden.resume import checkpoints, exact
 from leyden.resume.keeper import Keeper
 from leyden.resume.records import Records
@@ -150,7 +150,7 @@ def watchers(cfg: DictConfig) -> list[Callback]:
     keeper = Keeper(run.directory, judge=study.judge(run.directory, partial(trust.checked, cfg)), **settings)
     announce = partial(record.announce, cfg, f"{keeper.monitor} ({keeper.mode})")
     records = Records(run.directory, keeper, run.update, announce)
-    return [keeper, *group(cfg, "callbacks", Callback), mistakes.Mistakes(), records]
+    return [keeper, *group(cfg, "callbacks", Callback), watch.Mistakes(), records]
 
 
 def trainer(cfg: DictConfig, callbacks: list[Callback]) -> Trainer:
@@ -192,7 +192,7 @@ def evaluate(trainer: Trainer, task: LightningModule, datamodule: LightningDataM
     if not (is_overridden(f"{stage}_step", task) and is_overridden(f"{split}_dataloader", datamodule)):
         return {}
     reset_seed()  # noise is the same in each evaluation
-    with failures.explained(trainer, task):
+    with layers.explained(trainer, task):
         found = run(task, datamodule=datamodule, verbose=False)
     metrics = {name: value for part in found for name, value in part.items()}
     ours = isinstance(task, supervised.Supervised)

@@ -21,17 +21,17 @@ def difference(first: Path, second: Path) -> str:
         pairs = {key: (setting(a.get(key, MISSING)), setting(b.get(key, MISSING))) for key in a | b}
         apart = [f"  {key}  {old}  ->  {new}" for key, (old, new) in pairs.items() if old != new]
         lines += ["", f"{title}:" if apart else f"{title}: the same", *apart]
-    return "\n".join([*lines, "", parting(first, second), ""])
+    return "\n".join([*lines, "", parting(first, second)])
 
 
 def facts(directory: Path) -> dict[str, dict[str, Any]]:
     """What is compared of a run: its config, its surroundings, its results."""
     run, row, patch = Run(directory), read(directory), directory / "changes.patch"
-    config = {key: value for key, value in row.items() if is_setting(key)}
     around = {key: value for key, value in flat(run.record).items() if re.fullmatch(COMPARED, key)}
     around["uncommitted changes"] = hashlib.sha256(patch.read_bytes()).hexdigest()[:8] if patch.is_file() else "none"
     results = {key: value for key, value in row.items() if key in ("status", "best_epoch") or "/" in key}
     results["weights_sha256"] = run.metrics.get("weights_sha256")
+    config = {key: row[key] for key in filter(is_setting, row)}
     return {"config": config, "code, machine and data": around, "results": results}
 
 
@@ -41,8 +41,8 @@ def parting(first: Path, second: Path) -> str:
     one, other = (logged(run, **texts).drop(columns="epoch").melt("step").dropna() for run in (first, second))
     both = one.merge(other, on=["step", "variable"]).astype({"step": int}).sort_values("step", kind="stable")
     both = both[~both.variable.str.startswith("time/")]
-    losses = both[both.variable.str.contains("loss")]
-    both = both if losses.empty else losses
+    losses = both.variable.str.contains("loss")
+    both = both[losses | ~losses.any()]
     apart = both[both.value_x != both.value_y]
     if both.empty:
         return "losses: the runs share no logged step"

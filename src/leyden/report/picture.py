@@ -8,7 +8,6 @@ import pandas
 from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from leyden import UserError
 from leyden.report.results import curve, setting
@@ -20,7 +19,7 @@ LOOK: dict[str, Any] = {"font.size": 9, "axes.grid": True, "grid.alpha": 0.3, "t
 
 def draw(tables: list[Table], file: Path) -> None:
     """Write the picture: for each table a panel of curves, and one for each setting. Raises UserError."""
-    panels: list[tuple[Table, Any]] = [(table, key) for table in tables for key in (None, *table.settings)]
+    panels = [(table, key) for table in tables for key in ("", *table.settings)]
     across, down = min(len(panels), ACROSS), math.ceil(len(panels) / ACROSS)
     with style.context(["tableau-colorblind10", LOOK]):
         figure = Figure((4.2 * across, 3.1 * down), layout="constrained")
@@ -35,22 +34,15 @@ def draw(tables: list[Table], file: Path) -> None:
 
 
 def learning_curves(axes: Axes, table: Table) -> None:
-    """The metric over the epochs, of the best rows: the mean over seeds and folds."""
+    """The metric over the epochs, of the best rows: the mean over the seeds and folds that got as far."""
     metric = table.metric.replace("test/", "val/")  # the test is known at the end only
     for _, row in table.rows[:BEST].iterrows():
         words = [f"{key.rpartition('.')[2]}={setting(row[key])}" for key in table.settings]
         name = " ".join(words) or Path(row.runs[0]).name
-        points = mean_curve(row.runs, metric)
+        points = pandas.concat([curve(run, metric) for run in row.runs]).groupby(level=0).mean()
         axes.plot(points.index, points, label=f"{name[:60]}: {mean_and_std(row.value, row['std'], row.n)}")
-    axes.set(xlabel="epoch", ylabel=metric, title=f"the best {BEST}" if len(table.rows) > BEST else "learning curves")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set(xlabel="epoch", ylabel=metric, title="learning curves")
     axes.legend(fontsize=7)
-
-
-def mean_curve(runs: list[str], metric: str) -> pandas.Series:
-    """By epoch the mean over the runs that got as far, without epochs that have no number."""
-    points = pandas.concat([curve(run, metric) for run in runs])
-    return points[points.abs() < math.inf].groupby(level=0).mean()
 
 
 def against(axes: Axes, table: Table, key: str) -> None:
@@ -60,7 +52,7 @@ def against(axes: Axes, table: Table, key: str) -> None:
     axes.set(xlabel=key, ylabel=table.metric, title=f"{table.metric} by {key.rpartition('.')[2]}")
     if not all(type(place) in (int, float) for place in places):
         places = [setting(place)[:16] for place in places]
-    elif places and min(places) > 0 and max(places) / min(places) >= 10:
+    elif places and 0 < 10 * min(places) <= max(places):
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter("{x:g}")  # no formula
     axes.errorbar(places, rows.value, rows["std"].fillna(0.0), linestyle="none", marker="o", alpha=0.6)

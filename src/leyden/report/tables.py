@@ -1,7 +1,6 @@
 """Runs as a table, best first: what differs, and the mean and standard deviation over seeds and folds."""
 
 import os
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ import pandas
 from tabulate import tabulate
 
 from leyden import listed
-from leyden.report.results import MISSING, check_metric, is_setting, mode_of, setting, with_best
+from leyden.report.results import MISSING, is_setting, judged, setting
 from leyden.run.run import Status
 
 REPEATS = ("seed", "data.fold")  # keys of runs that are one row
@@ -31,52 +30,43 @@ class Table:
 def tables(runs: pandas.DataFrame, metric: str | None = None) -> list[Table]:
     """A table for each objective, the most frequent first, or that of a metric; UserError if no run has it."""
     if metric:
-        check_metric(runs, metric)
         return [table(runs, metric)]
     return [table(runs[runs.objective == name], name) for name in runs.objective.value_counts().index]
 
 
 def table(runs: pandas.DataFrame, metric: str) -> Table:
-    """Rank the rows; runs that differ in the seed or the fold alone are one, the same run once more is another."""
-    mode, keys = mode_of(runs, metric), differing(runs)
+    """Rank the rows; runs that differ in the seed or the fold alone are one, the same run once more is another.
+
+    A row has the mean and the sample standard deviation (n - 1) of its finished runs, of all where none has finished. A
+    mean of which one has no number is none.
+    """
+    keys = differing(runs)
     settings = [key for key in keys if key not in REPEATS]
+    runs, mode = judged(runs, metric)
     test = None if metric.startswith("test/") else runs.get(test_of(metric))
-    runs = with_best(runs, metric, mode).assign(test=test, finished=runs.status == Status.FINISHED)
-    runs["place"] = range(len(runs))
-    texts = runs.sort_values("finished", ascending=False, kind="stable")[keys].map(str)
-    copy = texts.groupby(keys).cumcount() if keys else runs.place
-    runs["row"] = texts.groupby([*(texts[key] for key in settings), copy]).ngroup()
-    if runs.row.nunique() < len(runs):
-        keys = settings
-    rows = aggregate(runs).join(runs.drop_duplicates("row").set_index("row")[keys])
+    runs = runs.assign(test=test, finished=runs.status == Status.FINISHED, place=range(len(runs)))
+    runs = runs.assign(runs=runs.path.map(str)).sort_values("finished", ascending=False, kind="stable")
+    texts = runs[keys].map(str).assign(all="")
+    texts["copy"] = texts.groupby(list(texts)).cumcount()
+    runs["row"] = texts.groupby([*settings, "copy"]).ngroup()
+
+    groups = runs.groupby("row")
+    counted = runs[runs.finished | (~groups.finished.transform("any") & runs.value.notna())]
+    numbers = counted[NUMBERS].astype(float).groupby(counted.row)
+    whole = numbers.count().eq(numbers.size(), axis=0)
+    means, deviations = numbers.mean().where(whole), numbers.std().where(whole)
+    rows = groups.agg({"runs": list, "finished": "any", "place": "min"})
+    rows["status"] = groups.status.unique().map(", ".join)
+    rows = rows.join(means.assign(std=deviations.value, test_std=deviations.test, n=numbers.size()))
+    rows["n"] = rows.n.fillna(0).astype(int)
+
+    keys = settings if len(rows) < len(runs) else keys
+    rows = rows.join(runs.drop_duplicates("row").set_index("row")[keys])
     for key in classes(runs, keys):
         rows[key] = [setting(value).rpartition(".")[2] for value in rows[key]]
     rows["rank"] = rows.value * {"min": 1, "max": -1, None: 0}[mode]
     rows = rows.sort_values(["finished", "rank", "place"], ascending=[False, True, True], ignore_index=True)
     return Table(metric, mode, keys, rows[[*keys, *NUMBERS, "std", "test_std", "n", "status", "runs"]])
-
-
-def aggregate(runs: pandas.DataFrame) -> pandas.DataFrame:
-    """By `row` of the runs: mean and sample standard deviation (n - 1) of its finished runs, where there are any.
-
-    A mean of which one has no number is none.
-    """
-    rows = runs.assign(path=runs.path.map(str)).groupby("row")
-    counted = runs[runs.finished | (~rows.finished.transform("any") & runs.value.notna())]
-    numbers = counted[NUMBERS].astype(float).groupby(counted.row)
-    n = numbers.size()
-    whole = numbers.count().eq(n, axis=0)
-    deviations = numbers.std().where(whole)
-    found = numbers.mean().where(whole).assign(std=deviations.value, test_std=deviations.test).reindex(rows.groups)
-    found["n"] = n.reindex(found.index, fill_value=0)
-    found["status"], found["runs"] = rows.status.agg(counts), rows.path.agg(list)
-    return found.assign(finished=rows.finished.any(), place=rows.place.min())
-
-
-def counts(statuses: Iterable[str]) -> str:
-    """How many there are of each, or the one that all have."""
-    each = Counter(statuses).most_common()
-    return ", ".join(f"{n} {status}" if len(each) > 1 else status for status, n in each)
 
 
 def differing(runs: pandas.DataFrame) -> list[str]:
@@ -97,25 +87,23 @@ def classes(runs: pandas.DataFrame, keys: list[str]) -> list[str]:
 
 def written(made: list[Table], form: str) -> str:
     """Tables as text, markdown, latex, csv or json; the last two have all digits."""
-    if form in STYLES:
-        return "\n".join(titled(table, form) for table in made)
-    whole = pandas.concat({table.metric: table.rows for table in made}, names=["metric"]).reset_index("metric")
-    if form == "csv":
-        return whole.assign(runs=whole.runs.map(" ".join)).to_csv(index=False)
-    return whole.to_json(orient="records", indent=2, force_ascii=False, double_precision=15) + "\n"
-
-
-def titled(table: Table, form: str) -> str:
-    """A table, on the screen with a line above it."""
-    content, title = cells(table), ""
-    if form == "text" and table.mode:
-        title = f"best {table.metric} first ({table.mode})\n"
-    elif form == "text":
-        title = f"{table.metric}, not ranked: its name does not say which is better\n"
-    elif form == "markdown":
-        content = content.map(lambda cell: cell.replace("|", "\\|"))
-    sides = ["left" if name in ("run", "status", *table.settings) else "right" for name in content]
-    return title + tabulate(content, "keys", STYLES[form], showindex=False, disable_numparse=True, colalign=sides)
+    if form not in STYLES:
+        whole = pandas.concat({table.metric: table.rows for table in made}, names=["metric"]).reset_index("metric")
+        if form == "csv":
+            return whole.assign(runs=whole.runs.map(" ".join)).to_csv(index=False).rstrip("\n")
+        return whole.to_json(orient="records", indent=2, force_ascii=False, double_precision=15)
+    texts = []
+    for table in made:
+        content = cells(table)
+        if form == "text" and table.mode:
+            texts.append(f"best {table.metric} first ({table.mode})")
+        elif form == "text":
+            texts.append(f"{table.metric}, not ranked: its name does not say which is better")
+        elif form == "markdown":
+            content = content.map(lambda cell: cell.replace("|", "\\|"))
+        style = STYLES[form]
+        texts.append(tabulate(content, "keys", style, showindex=False, disable_numparse=True, stralign="right"))
+    return "\n".join(texts)
 
 
 def cells(table: Table) -> pandas.DataFrame:

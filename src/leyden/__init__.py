@@ -5,22 +5,18 @@ from collections.abc import Iterable
 from importlib import import_module
 from importlib.abc import MetaPathFinder
 from importlib.util import find_spec
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
-LAZY = {  # public functions, and the modules that load torch or pandas for them
-    "load": "leyden.deploy.predictor",
-    "load_model": "leyden.run.build",
-    "results": "leyden.report.results",
-    "curves": "leyden.report.results",
-}
+# public functions, and the modules that load torch or pandas for them
+LAZY = {"load": "deploy.predictor", "load_model": "run.build", "results": "report.results", "curves": "report.results"}
 SLOW = ("scipy", "matplotlib")
 
 
 def __getattr__(name: str) -> Any:
     if name not in LAZY:
         raise AttributeError(f"leyden has no {name}")
-    return getattr(import_module(LAZY[name]), name)
+    return getattr(import_module(f"leyden.{LAZY[name]}"), name)
 
 
 def __dir__() -> list[str]:
@@ -28,7 +24,7 @@ def __dir__() -> list[str]:
 
 
 class UserError(Exception):
-    """A user's mistake, said in one sentence: what is wrong, where, and what to type instead."""
+    """A user's mistake in one sentence: what is wrong, where, and what to type instead."""
 
     status = 2  # that the command leaves with
 
@@ -51,7 +47,7 @@ def said(error: BaseException) -> str:
 
 
 def require(good: bool, key: str, must: str, value: object) -> None:
-    """Raises UserError, in its standard form, where the value of a key is not good."""
+    """Raises UserError where the value of a key is not good."""
     if not good:
         raise UserError(f"`{key}` must be {must}; got `{value}`.")
 
@@ -63,36 +59,27 @@ def listed(names: Iterable[object], separator: str = ", ") -> str:
     return separator.join(texts[:10]) + more
 
 
-class Later(ModuleType):
-    """A module that is imported when something of it is used."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(import_module(self.__name__), name)
-
-
 class LeanMetrics(MetaPathFinder):
-    """Loads torchmetrics, which Lightning imports, as if what is slow to import were missing: 1.5 s of each start.
-
-    Afterwards it finds them, and imports them where it uses them.
-    """
+    """Loads torchmetrics, which Lightning imports, without scipy and matplotlib until it uses them: 1.5 s a start."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name != "torchmetrics":
             return None
         sys.meta_path.remove(self)
         spec: Any = find_spec(name)
-        self.load, spec.loader.exec_module = spec.loader.exec_module, self.exec_module
-        return spec
-
-    def exec_module(self, module: ModuleType) -> None:
         seen: Any = import_module("lightning_utilities.core.imports")
-        package, requirement = seen.package_available, seen.RequirementCache.__bool__
-        seen.package_available = lambda name: name not in SLOW and package(name)
-        seen.RequirementCache.__bool__ = lambda self: self.requirement not in SLOW and requirement(self)
-        self.load(module)
-        seen.package_available, seen.RequirementCache.__bool__ = package, requirement
-        plot: Any = import_module("torchmetrics.utilities.plot")
-        plot.plt = Later("matplotlib.pyplot")
+        package, requirement, load = seen.package_available, seen.RequirementCache.__bool__, spec.loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            seen.package_available = lambda name: name not in SLOW and package(name)
+            seen.RequirementCache.__bool__ = lambda self: self.requirement not in SLOW and requirement(self)
+            load(module)
+            seen.package_available, seen.RequirementCache.__bool__ = package, requirement
+            later = SimpleNamespace(subplots=lambda *a, **k: import_module("matplotlib.pyplot").subplots(*a, **k))
+            vars(import_module("torchmetrics.utilities.plot"))["plt"] = later
+
+        spec.loader.exec_module = exec_module
+        return spec
 
 
 sys.meta_path.insert(0, LeanMetrics())

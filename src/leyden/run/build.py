@@ -34,7 +34,7 @@ from leyden.resume.keeper import Keeper
 from leyden.resume.records import Records
 from leyden.run import configs, paths, record, study, trust
 from leyden.run.run import Run
-from leyden.tasks.optimizers import Frozen
+from leyden.tasks.optimizers import Frozen, make_callable
 from leyden.tasks.supervised import Supervised
 
 FOR_TARGETS = {"numbers": "task=regression", "classes": "task=classification or, for a table, data.target_kind=numbers"}
@@ -124,6 +124,7 @@ def task(cfg: DictConfig) -> LightningModule:
     if getattr(make(cfg, "task", target).func, "targets", found) != found:
         raise UserError(f"The targets of the data are {found}; type {FOR_TARGETS[found]}.")
     made = make(cfg, "task", cfg.task, LightningModule)
+    make_callable(made)
     lazy = [name for name, parameter in made.named_parameters() if is_lazy(parameter)]
     require(not lazy, "task", "of layers with all their sizes", lazy)
     return made

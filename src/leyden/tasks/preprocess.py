@@ -1,24 +1,18 @@
 """From a float batch to what the model sees; its constants travel in the checkpoint."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 
 class Standardize(nn.Module):
-    """(x - mean) / std by channel: dimension 1 of pictures (B, C, H, W), the last one of tables and sequences.
-
-    With `columns` the rows of a table are encoded first.
-    """
+    """(x - mean) / std by channel: dimension 1 of pictures, the last one of sequences and of tables, encoded first."""
 
     mean: Tensor
     std: Tensor
 
-    def __init__(
-        self, kind: str, mean: Sequence[float], std: Sequence[float], columns: Sequence[dict[str, Any]] | None = None
-    ):
+    def __init__(self, kind: str, mean: Sequence[float], std: Sequence[float], columns: Sequence[dict] | None = None):
         super().__init__()
         shape = (-1, 1, 1) if kind == "image" else (-1,)
         self.encode = Encode(columns) if columns else nn.Identity()
@@ -33,23 +27,21 @@ class Standardize(nn.Module):
 
 
 class Encode(nn.Module):
-    """The rows of a table, B x columns with NaN where a value is missing, as B x inputs without NaN.
+    """The rows of a table, B x columns with NaN for what is missing, as B x inputs without NaN.
 
-    A column with `categories` holds their indices and becomes one input for each, 1 or 0; an index that is none of
-    them becomes zeros. Any other column is one input, a number, and `fill` where it is missing.
+    A column with `categories` holds an index, and becomes an input of 1 or 0 for each; another is a number, or `fill`.
     """
 
     source: Tensor  # the column of each input
     category: Tensor  # the index that sets it; NaN for numbers
     fill: Tensor
 
-    def __init__(self, columns: Sequence[dict[str, Any]]):
+    def __init__(self, columns: Sequence[dict]):
         super().__init__()
-        inputs = [
-            (place, index, column.get("fill", 0.0))
-            for place, column in enumerate(columns)
-            for index in (range(len(column["categories"])) if "categories" in column else [torch.nan])
-        ]
+        inputs: list[tuple[int, float, float]] = []
+        for place, column in enumerate(columns):
+            indices = range(len(column["categories"])) if "categories" in column else [torch.nan]
+            inputs += [(place, index, column.get("fill", 0.0)) for index in indices]
         source, category, fill = zip(*inputs, strict=True)
         self.register_buffer("source", torch.tensor(source))
         self.register_buffer("category", torch.tensor(category, dtype=torch.float32))

@@ -14,7 +14,7 @@ from leyden import UserError
 from leyden.run import configs
 from leyden.run.run import Run
 from leyden.tasks import configure_optimizers, supervised
-from leyden.tasks.optimizers import Frozen, decayed
+from leyden.tasks.optimizers import Frozen, decayed, make_callable
 from leyden.tasks.preprocess import Standardize
 
 
@@ -260,6 +260,16 @@ def test_any_task_takes_optimizer_and_schedule_of_the_config_in_one_line(tmp_pat
     assert [group["weight_decay"] for group in groups] == [0.1, 0.0] and groups[0]["fused"]
     assert [group["initial_lr"] for group in groups] == [1.0, 1.0]  # of two batches in each step
     assert [group["lr"] for group in groups] == [0.25, 0.25]  # after all four steps
+
+
+def test_a_task_may_call_the_optimizer_of_the_config_itself():
+    task = Plain(None, None)
+    task.optimizer = partial(torch.optim.SGD, lr=0.5, fused="auto", scale_lr=False)
+    task.typed = partial(torch.optim.SGD, lr=0.5, fused="auto", scale_lr=True)
+    make_callable(task)
+    assert task.optimizer(task.parameters()).defaults["lr"] == 0.5
+    with pytest.raises(TypeError, match="scale_lr"):
+        task.typed(task.parameters())
 
 
 def test_a_frozen_part_stays_out_of_the_optimizer_and_there_may_be_no_schedule(configure):

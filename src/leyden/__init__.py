@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-# public functions, and the modules that load torch or pandas for them
+# public functions, and their modules, which load torch or pandas
 LAZY = {"load": "deploy.predictor", "load_model": "run.build", "results": "report.results", "curves": "report.results"}
 SLOW = ("scipy", "matplotlib")
 
@@ -24,43 +24,43 @@ def __dir__() -> list[str]:
 
 
 class UserError(Exception):
-    """A user's mistake in one sentence: what is wrong, where, and what to type instead."""
+    """A user's mistake in one sentence: what is wrong, where, what to type instead."""
 
-    status = 2  # that the command leaves with
+    status = 2  # of the command
 
     def __init__(self, sentence: str = ""):
-        super().__init__(sentence.rpartition("leyden.UserError: ")[2].rstrip())  # a loader's worker adds its traceback
+        super().__init__(sentence.rpartition("leyden.UserError: ")[2].rstrip())  # without a worker's traceback
 
 
 class Failed(UserError):
-    """What was asked for was done, but its result is not good."""
+    """It was done, but the result is not good."""
 
     status = 1
 
 
 def said(error: BaseException) -> str:
-    """What an error says in one line, without a full stop; its name where it says nothing."""
+    """What an error says, or its name, in one line without a full stop."""
     text, _, key = str(error).replace(" is not in struct", " is missing").partition("\n    full_key: ")  # of OmegaConf
     key = key.partition("\n")[0]
-    where = f"{key}: " if key not in text else ""
+    where = "" if key in text else f"{key}: "
     return where + " ".join(text.split()).rstrip(".") or type(error).__name__
 
 
 def require(good: bool, key: str, must: str, value: object) -> None:
-    """Raises UserError where the value of a key is not good."""
+    """UserError where the value of a key is not good."""
     if not good:
         raise UserError(f"`{key}` must be {must}; got `{value}`.")
 
 
 def listed(names: Iterable[object], separator: str = ", ") -> str:
-    """The first ten names, and how many there are besides."""
+    """The first ten names, and how many more there are."""
     texts = [str(name) for name in names]
     more = f" and {len(texts) - 10:,} more" if len(texts) > 10 else ""
     return separator.join(texts[:10]) + more
 
 
 class LeanMetrics(MetaPathFinder):
-    """Loads torchmetrics, which Lightning imports, without scipy and matplotlib until it uses them: 1.5 s a start."""
+    """Loads torchmetrics, which Lightning imports, without `SLOW` until it uses them: 1.5 s of each start."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name != "torchmetrics":
@@ -75,7 +75,7 @@ class LeanMetrics(MetaPathFinder):
             seen.RequirementCache.__bool__ = lambda self: self.requirement not in SLOW and requirement(self)
             load(module)
             seen.package_available, seen.RequirementCache.__bool__ = package, requirement
-            later = SimpleNamespace(subplots=lambda *a, **k: import_module("matplotlib.pyplot").subplots(*a, **k))
+            later = SimpleNamespace(subplots=lambda **k: import_module("matplotlib.pyplot").subplots(**k))
             vars(import_module("torchmetrics.utilities.plot"))["plt"] = later
 
         spec.loader.exec_module = exec_module

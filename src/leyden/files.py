@@ -13,10 +13,7 @@ from filelock import FileLock
 
 @contextmanager
 def replacing(path: Path, synced: bool = False) -> Iterator[Path]:
-    """A path beside the file, which takes its place at the end; after an error the file is as it was.
-
-    `synced`: a power cut leaves the old file or the new one.
-    """
+    """A path beside a file, which takes its place in the end; `synced`: on the disk."""
     beside = path.with_name(f".{path.name}.part")
     try:
         yield beside
@@ -54,5 +51,5 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 
 
 def lock(path: Path, seconds: float = -1) -> FileLock:
-    """A lock for `with`, until the process ends; after so many seconds waiting for it ends in filelock.Timeout."""
+    """A lock for `with`, until the process ends; filelock.Timeout after so many seconds."""
     return FileLock(path, timeout=seconds)

@@ -1,4 +1,4 @@
-"""From a float batch to what the model sees; its constants travel in the checkpoint."""
+"""From a float batch to what the model sees."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class Standardize(nn.Module):
-    """(x - mean) / std by channel: dimension 1 of pictures, the last one of sequences and of tables, encoded first."""
+    """(x - mean) / std by channel: dimension 1 of pictures, the last of sequences and of tables, which it encodes."""
 
     mean: Tensor
     std: Tensor
@@ -27,9 +27,9 @@ class Standardize(nn.Module):
 
 
 class Encode(nn.Module):
-    """The rows of a table, B x columns with NaN for what is missing, as B x inputs without NaN.
+    """The rows of a table, B x columns with NaN for what is missing, as B x inputs.
 
-    A column with `categories` holds an index, and becomes an input of 1 or 0 for each; another is a number, or `fill`.
+    A column with `categories` holds an index, and becomes a 1 or 0 for each; another is a number, or `fill`.
     """
 
     source: Tensor  # the column of each input

@@ -1,4 +1,4 @@
-"""What classification and regression share: the step and the epoch's numbers."""
+"""What classification and regression share."""
 
 from contextlib import nullcontext
 from functools import partial
@@ -15,14 +15,14 @@ from torchmetrics import MetricCollection
 from leyden import UserError, require
 from leyden.tasks.optimizers import configure_optimizers, decayed
 
-AT_ONCE = 2**14  # outputs that the metrics see at once
+AT_ONCE = 2**14  # outputs for the metrics
 
 
 class Supervised(LightningModule):
-    """Learns y from x with the metrics of a child; conf/task/_supervised.yaml explains the arguments."""
+    """Learns y from x, with the metrics of a child; arguments are in conf/task/_supervised.yaml."""
 
-    counted: tuple[str, ...] = ()  # what `count` counts in training; in evaluation the metrics do
-    meaning = "outputs"  # of what `readout` gives: probs, values or outputs
+    counted: tuple[str, ...] = ()  # in training, by `count`
+    meaning = "outputs"  # of `readout`: probs, values or outputs
 
     def __init__(
         self,
@@ -44,14 +44,14 @@ class Supervised(LightningModule):
         self.optimizer, self.scheduler, self.monitor = optimizer, scheduler, monitor
         self.l1, self.gradient_penalty = float(l1), float(gradient_penalty)
         self.val_metrics, self.test_metrics = metrics.clone(prefix="val/"), metrics.clone(prefix="test/")
-        self.sums: dict[str, list[Any]] = {}  # of the running epoch by split: loss, counts, samples
-        self.kept: list[tuple[Tensor, Tensor]] = []  # outputs and y for the metrics
-        self.samples, self.compiles = 0, compile  # samples of the last evaluation
+        self.sums: dict[str, list[Any]] = {}  # by split: loss, counts, samples of the epoch
+        self.kept: list[tuple[Tensor, Tensor]] = []  # for the metrics
+        self.samples, self.compiles = 0, compile  # samples: of the last evaluation
         if compile and gradient_penalty:
             raise UserError("A compiled model has no second gradients; type task.compile=false.")
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name == "_current_fx_name":  # which Lightning writes forty times in a step
+        if name == "_current_fx_name":  # which Lightning writes at each hook
             self.__dict__[name] = value
         else:
             super().__setattr__(name, value)
@@ -73,7 +73,7 @@ class Supervised(LightningModule):
         return nn.Identity()
 
     def step(self, batch: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """The mean loss over the batch, the model's outputs and y."""
+        """The mean loss, the model's outputs and y."""
         x, y = batch
         outputs = self(x)
         return self.loss(outputs, y), outputs, y
@@ -87,7 +87,7 @@ class Supervised(LightningModule):
         return self.penalised(loss, len(y))
 
     def penalised(self, loss: Tensor, samples: int) -> Tensor:
-        """The mean loss of so many samples with its penalties (Drucker and LeCun 1992, doi:10.1109/72.165600)."""
+        """The mean loss with its penalties (doi:10.1109/72.165600)."""
         if self.gradient_penalty:
             (gradient,) = torch.autograd.grad(loss * samples, self.seen, create_graph=True)
             loss = loss + self.gradient_penalty * gradient.square().sum() / samples
@@ -96,26 +96,24 @@ class Supervised(LightningModule):
         return loss
 
     def add(self, split: str, loss: Tensor, samples: int, *counts: Tensor) -> None:
-        """Sum up on the device, as to read a number waits for it."""
+        """Sum up on the device, without waiting for it."""
         parts = [loss.detach().float() * samples, *counts, samples]
         self.sums[split] = [old + new for old, new in zip(self.sums.get(split, [0] * len(parts)), parts, strict=True)]
 
     def count(self, outputs: Tensor, y: Tensor) -> list[Tensor]:
-        """The sum over the batch for each name in `counted`."""
+        """The sum over the batch of each of `counted`."""
         return []
 
     def evaluate(self, batch: Any, split: str) -> Tensor:
         loss, outputs, y = self.step(batch)
         self.add(split, loss, len(y))
-        if self.kept and outputs.shape[1:] != self.kept[0][0].shape[1:]:
-            self.update_metrics(split)
         self.kept.append((outputs, y))
         if outputs.numel() * len(self.kept) > AT_ONCE:
             self.update_metrics(split)
         return outputs
 
     def update_metrics(self, split: str) -> None:
-        """Of several batches at once: torchmetrics takes as long for one."""
+        """Of several batches at once, which take as long as one."""
         outputs, y = zip(*self.kept, strict=True)
         getattr(self, f"{split}_metrics").update(torch.cat(outputs), torch.cat(y))
         self.kept = []
@@ -127,12 +125,12 @@ class Supervised(LightningModule):
         return self.evaluate(batch, "test")
 
     def totals(self, split: str) -> tuple[dict[str, Tensor], int]:
-        """Means of the loss and of what is counted over the epoch and all ranks, and the samples."""
-        names = [f"{split}/{name}" for name in ("loss", *(self.counted if split == "train" else ()))]
+        """The epoch's mean loss and counts over all ranks, and its samples."""
+        names = ["loss", *(self.counted if split == "train" else ())]
         sums = self.sums.pop(split, [0] * (len(names) + 1))
         joint = torch.stack([torch.as_tensor(part, dtype=torch.float32, device=self.device) for part in sums])
         *means, samples = self.trainer.strategy.reduce(joint, reduce_op="sum")
-        return {name: mean / samples for name, mean in zip(names, means, strict=True)}, int(samples)
+        return {f"{split}/{name}": mean / samples for name, mean in zip(names, means, strict=True)}, int(samples)
 
     def end_evaluation(self, split: str) -> None:
         if self.kept:
@@ -156,8 +154,8 @@ class Supervised(LightningModule):
     def configure_model(self) -> None:
         """Divide the model among devices that share it."""
         if self.device_mesh is not None and not isinstance(self.model, FSDPModule):
-            for parameter in self.model.parameters():
-                parameter.data = parameter.data.contiguous()  # channels_last cannot be divided
+            for p in self.model.parameters():
+                p.data = p.data.contiguous()  # channels_last cannot be divided
             for part in (*self.model.children(), self.model):
                 fully_shard(part, mesh=self.device_mesh["data_parallel"])
 

@@ -84,14 +84,12 @@ def test_epoch_means_weigh_samples(train):
     assert metrics["val"]["val/acc"] == pytest.approx((logits.argmax(1) == samples.y).double().mean().item(), rel=1e-6)
 
 
-@pytest.mark.parametrize("widths", [[3, 3, 3, 3], [3, 5, 5, 3]])
-def test_metrics_of_several_batches_at_once_are_those_of_each(widths, monkeypatch):
-    """Also where the outputs of batches have other shapes, as those of each pixel of pictures do."""
+def test_metrics_of_several_batches_at_once_are_those_of_each(monkeypatch):
     task = classification(nn.Identity())
     monkeypatch.setattr(supervised, "AT_ONCE", 80)  # outputs: of about three batches
     expected = task.val_metrics.clone()
-    for width in widths:
-        outputs, y = torch.randn(4, 3, width), torch.randint(3, (4, width))
+    for _ in range(4):
+        outputs, y = torch.randn(4, 3, 3), torch.randint(3, (4, 3))
         monkeypatch.setattr(task, "step", lambda batch: (torch.ones(()), *batch))
         task.evaluate((outputs, y), "val")
         expected.update(outputs, y)

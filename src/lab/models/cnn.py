@@ -27,7 +27,6 @@ class CNN(nn.Module):
         layers: list[nn.Module] = []
         for width in channels:
             layers.append(nn.Conv2d(planes, width, 3, padding=1, bias=False))
-            # Pooling before BatchNorm leaves it a quarter of the pixels.
             stride = tuple(2 if side >= SMALLEST else 1 for side in sides)
             if max(stride) > 1:
                 layers.append(nn.MaxPool2d(stride))

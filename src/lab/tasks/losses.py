@@ -21,11 +21,7 @@ class FocalLoss(nn.Module):
 
 
 class WeightedCrossEntropy(nn.Module):
-    """Cross-entropy in which all classes of the training data weigh the same together.
-
-    A sample of a class of `count` weighs samples / (classes * count); the mean is over samples, not over weights as in
-    torch, which would depend on who shares a batch.
-    """
+    """Cross-entropy in which all classes of the training data weigh the same; the mean is over samples, not weights."""
 
     weight: Tensor
 
@@ -37,5 +33,4 @@ class WeightedCrossEntropy(nn.Module):
         self.register_buffer("weight", weight * (count > 0))
 
     def forward(self, logits: Tensor, y: Tensor) -> Tensor:
-        """logits: B x classes; y: B class indices; the mean over B."""
         return cross_entropy(logits, y, self.weight, reduction="none", label_smoothing=self.label_smoothing).mean()

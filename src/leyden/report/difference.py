@@ -25,7 +25,7 @@ def difference(first: Path, second: Path) -> str:
 
 
 def facts(directory: Path) -> dict[str, dict[str, Any]]:
-    """What is compared of a run: its config, its surroundings, its results."""
+    """What is compared of a run."""
     run, row, patch = Run(directory), read(directory), directory / "changes.patch"
     around = {key: value for key, value in flat(run.record).items() if re.fullmatch(COMPARED, key)}
     around["uncommitted changes"] = hashlib.sha256(patch.read_bytes()).hexdigest()[:8] if patch.is_file() else "none"
@@ -40,12 +40,11 @@ def parting(first: Path, second: Path) -> str:
     texts = {"dtype": str, "keep_default_na": False, "na_values": [""]}  # to the last digit, and a NaN is a value
     one, other = (logged(run, **texts).drop(columns="epoch").melt("step").dropna() for run in (first, second))
     both = one.merge(other, on=["step", "variable"]).astype({"step": int}).sort_values("step", kind="stable")
-    both = both[~both.variable.str.startswith("time/")]
     losses = both.variable.str.contains("loss")
-    both = both[losses | ~losses.any()]
-    apart = both[both.value_x != both.value_y]
+    both = both[losses | ~losses.any() & ~both.variable.str.startswith("time/")]
     if both.empty:
         return "losses: the runs share no logged step"
+    apart = both[both.value_x != both.value_y]
     if apart.empty:
         return f"losses: the same at all {both.step.nunique()} logged steps that both have"
     row = apart.iloc[0]

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from leyden import UserError
-from leyden.report.results import curve, setting
+from leyden.report.results import logged, setting
 from leyden.report.tables import Table, mean_and_std
 
 ACROSS, BEST = 4, 6  # panels side by side; rows of which curves are drawn
@@ -34,13 +34,14 @@ def draw(tables: list[Table], file: Path) -> None:
 
 
 def learning_curves(axes: Axes, table: Table) -> None:
-    """The metric over the epochs, of the best rows: the mean over the seeds and folds that got as far."""
+    """The metric over the epochs, of the best rows: the mean over seeds and folds."""
     metric = table.metric.replace("test/", "val/")  # the test is known at the end only
     for _, row in table.rows[:BEST].iterrows():
-        words = [f"{key.rpartition('.')[2]}={setting(row[key])}" for key in table.settings]
-        name = " ".join(words) or Path(row.runs[0]).name
-        points = pandas.concat([curve(run, metric) for run in row.runs]).groupby(level=0).mean()
-        axes.plot(points.index, points, label=f"{name[:60]}: {mean_and_std(row.value, row['std'], row.n)}")
+        name = " ".join(f"{key.rpartition('.')[2]}={setting(row[key])}" for key in table.settings)
+        points = pandas.concat([logged(run).reindex(columns=["epoch", metric]) for run in row.runs])
+        points = points.dropna().groupby("epoch")[metric].mean()
+        label = f"{name[:60] or Path(row.runs[0]).name}: {mean_and_std(row.value, row['std'], row.n)}"
+        axes.plot(points.index + 1, points, label=label)
     axes.set(xlabel="epoch", ylabel=metric, title="learning curves")
     axes.legend(fontsize=7)
 
@@ -49,10 +50,10 @@ def against(axes: Axes, table: Table, key: str) -> None:
     """The value of each row against one setting: numbers on a scale, anything else side by side."""
     rows = table.rows[table.rows.value.abs() < math.inf]
     places = rows[key].tolist()
-    axes.set(xlabel=key, ylabel=table.metric, title=f"{table.metric} by {key.rpartition('.')[2]}")
     if not all(type(place) in (int, float) for place in places):
         places = [setting(place)[:16] for place in places]
     elif places and 0 < 10 * min(places) <= max(places):
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter("{x:g}")  # no formula
     axes.errorbar(places, rows.value, rows["std"].fillna(0.0), linestyle="none", marker="o", alpha=0.6)
+    axes.set(xlabel=key, ylabel=table.metric, title=f"{table.metric} by {key.rpartition('.')[2]}")

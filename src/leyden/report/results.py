@@ -8,8 +8,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import pandas
 import yaml
+from pandas import DataFrame, isna, read_csv
 
 from leyden import UserError, listed, require
 from leyden.run import paths
@@ -17,33 +17,29 @@ from leyden.run.keys import direction, role
 from leyden.run.run import Run, Status, status_of
 
 MISSING = "-"
-# columns that are neither metrics nor keys of the config; threads: as many as there were
-FACTS = ["path", "status", "reason", "threads", "monitor", "best_epoch", "seconds", "samples_per_second"]
+# columns that are neither metrics nor keys of the config
+FACTS = ("path", "status", "reason", "threads", "monitor", "best_epoch", "seconds", "samples_per_second")
 
 
-def results(folder: Path | str, metric: str | None = None) -> pandas.DataFrame:
-    """`leyden.results`: the rows of `read_all`; with a metric its best values, and the best run first.
-
-    Raises UserError where there is no run, or none has the metric.
-    """
+def results(folder: Path | str, metric: str | None = None) -> DataFrame:
+    """`leyden.results`: the rows of `read_all`; with a metric the best run first. UserError where there is none."""
     runs = read_all([folder], paths.logs_folder())
     if metric:
-        runs, mode = judged(runs, metric)
-        runs[metric] = runs.pop("value")
+        _, mode = judged(runs, metric)
         runs = runs.sort_values(metric, ascending=mode == "min", ignore_index=True) if mode else runs
     return runs.infer_objects()
 
 
-def curves(run: Path | str) -> pandas.DataFrame:
-    """`leyden.curves`: the metrics.csv of what `run=` takes, a row for each step or epoch. Raises UserError."""
+def curves(run: Path | str) -> DataFrame:
+    """`leyden.curves`: the metrics.csv of what `run=` takes, a row for each step or epoch."""
     return logged(paths.find(str(run), paths.logs_folder()).directory)
 
 
-def read_all(places: Iterable[Path | str], logs: Path) -> pandas.DataFrame:
+def read_all(places: Iterable[Path | str], logs: Path) -> DataFrame:
     """The runs in folders and below, each once; a folder may be typed from the project, or as a name=.
 
     Columns are FACTS, the keys of the config but for references, and metrics: the best value of the objective and of
-    the monitor, the last of others. Raises UserError where there is no such folder, or no run.
+    the monitor, the last of others. UserError where there is no such folder, or no run.
     """
     folders: dict[Path, None] = {}
     for place in places:
@@ -52,12 +48,12 @@ def read_all(places: Iterable[Path | str], logs: Path) -> pandas.DataFrame:
             raise UserError(f"{place} is no folder; type a run, a sweep, or a folder of them, such as logs/train.")
         folders |= dict.fromkeys(run_folders(found[0]))
     if rows := [row for row in map(read, folders) if row]:
-        return pandas.DataFrame(rows, dtype=object)
+        return DataFrame(rows, dtype=object)
     raise UserError(f"There is no run in {listed(places)}; python src/train.py makes one.")
 
 
 def run_folders(place: Path, depth: int = 4) -> Iterator[Path]:
-    """The run directories in a folder and those below it, 2 before 10."""
+    """The run directories in a folder and below, 2 before 10."""
     if (place / "run.json").exists():
         yield place.resolve()
     elif depth and place.is_dir():
@@ -66,20 +62,19 @@ def run_folders(place: Path, depth: int = 4) -> Iterator[Path]:
 
 
 def read(directory: Path) -> dict[str, Any]:
-    """The row of a run, whatever state it is in; empty for an evaluation, an export or a benchmark."""
+    """The row of a run, in whatever state; empty for an evaluation, an export or a benchmark."""
     run = Run(directory)
     record, metrics = run.record, run.metrics
     row = load(run.config_file) or load(directory / ".hydra" / "config.yaml")  # of a run that ended before it began
     if "run" in row or "rounds" in row:
         return {}
-    status = status_of(record) if row else Status.UNKNOWN
-    reason = "its files cannot be read" if status == Status.UNKNOWN else record.get("reason") or ""
-    best = metrics.get("best", {})
+    status, best = status_of(record) if row else Status.UNKNOWN, metrics.get("best", {})
     objective = row.get("objective") or best.get("monitor")
     for split in ("train", "val", "test"):
         row |= {name: value for name, value in metrics.get(split, {}).items() if "/" in name}
     if best:
         row |= {objective: best.get("objective"), best["monitor"]: best["value"]}
+    reason = "its files cannot be read" if status == Status.UNKNOWN else record.get("reason") or ""
     return row | {
         "path": directory,
         "status": str(status),
@@ -104,12 +99,12 @@ def load(file: Path) -> dict[str, Any]:
 
 @lru_cache(maxsize=10_000)
 def section(text: str) -> dict[str, Any]:
-    """Dotted key -> value of one key of a config with all below it; what many runs share is read once."""
+    """Dotted key -> value of a top-level key; what many runs share is parsed once."""
     return flat(yaml.load(text, yaml.CSafeLoader) or {})
 
 
 def flat(node: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Dotted key -> value of nested dicts, without references; a class is the value of its node, a list is a value."""
+    """Dotted key -> value of nested dicts, without references; a class is the value of its node."""
     dotted: dict[str, Any] = {}
     for name, child in node.items():
         key = prefix.removesuffix(".") if name == "_target_" and prefix else f"{prefix}{name}"
@@ -121,14 +116,14 @@ def flat(node: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def is_setting(column: str) -> bool:
-    """Whether a column is a key of the config, and not one that only labels a run."""
+    """Whether a column is a key of the config that tells runs apart."""
     return column not in FACTS and "/" not in column and role(column) != "label"
 
 
-def judged(runs: pandas.DataFrame, metric: str) -> tuple[pandas.DataFrame, str | None]:
-    """The runs with `value` of a metric and its `epoch`: of the best weights, else the best; and min or max.
+def judged(runs: DataFrame, metric: str) -> tuple[DataFrame, str | None]:
+    """The runs with `value` of a metric and the `epoch` of the weights that it judges; min or max, or None: unknown.
 
-    Where nobody knows which is better that is None, and the value the last. UserError where no run has the metric.
+    UserError where no run has the metric.
     """
     if metric not in {*runs, *runs.objective}:
         known = [name for name in runs if "/" in name]
@@ -137,33 +132,20 @@ def judged(runs: pandas.DataFrame, metric: str) -> tuple[pandas.DataFrame, str |
     name = metric.rpartition("/")[2]
     same = runs[[str(monitor).rpartition("/")[2] == name for monitor in runs.monitor]]
     mode = next((mode for mode in same.get("checkpoint.mode", []) if mode in ("min", "max")), direction(name))
-    known = ((runs.monitor == metric) | (runs.objective == metric)) & runs.best_epoch.notna()
-    known |= metric.startswith("test/")
-    runs = runs.assign(value=runs[metric].where(known) if metric in runs else None, epoch=runs.best_epoch.where(known))
-    for row, path in runs.path[~known].items():
-        values = curve(path, metric)
-        if not values.empty:
-            epoch = {"min": values.idxmin(), "max": values.idxmax(), None: values.index[-1]}[mode]
-            runs.at[row, "value"], runs.at[row, "epoch"] = values[epoch], epoch
-    return runs, mode
+    best = (runs.monitor == metric) | (runs.objective == metric) | metric.startswith("test/")
+    return runs.assign(value=runs.get(metric), epoch=runs.best_epoch.where(best)), mode
 
 
-def curve(directory: Path | str, metric: str) -> pandas.Series:
-    """The last number of a metric in each epoch, by epochs from 1."""
-    points = logged(directory).reindex(columns=["epoch", metric]).dropna()
-    return points[metric].groupby(points.epoch + 1).last()
-
-
-def logged(directory: Path | str, **options: Any) -> pandas.DataFrame:
-    """The metrics.csv of a run, with options of `pandas.read_csv`; without rows where it cannot be read."""
+def logged(directory: Path | str, **options: Any) -> DataFrame:
+    """The metrics.csv of a run, with options of `read_csv`; without rows where it cannot be read."""
     try:
-        return pandas.read_csv(Path(directory) / "metrics.csv", **options)
-    except (OSError, ValueError):  # it is not there, or no table
-        return pandas.DataFrame({"epoch": [], "step": []})
+        return read_csv(Path(directory) / "metrics.csv", **options)
+    except (OSError, ValueError):
+        return DataFrame({"epoch": [], "step": []})
 
 
-def where(runs: pandas.DataFrame, condition: str) -> pandas.DataFrame:
-    """The runs that have key=value, or group=option; UserError where no run has the key, or it is no condition."""
+def where(runs: DataFrame, condition: str) -> DataFrame:
+    """The runs that have key=value or group=option; UserError where no run has the key."""
     key, equals, text = condition.partition("=")
     near, *_ = [*get_close_matches(key, list(runs), 1), "optimizer.lr"]
     require(bool(equals) and key in runs, "--where", f"a key of the runs and its value, as {near}=<value>", condition)
@@ -188,5 +170,5 @@ def matches(value: Any, text: str) -> bool:
 def setting(value: Any) -> str:
     """A value of a config as one types it."""
     if isinstance(value, float):
-        return MISSING if pandas.isna(value) else f"{value:.6g}"
+        return MISSING if isna(value) else f"{value:.6g}"
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), default=str)

@@ -11,7 +11,7 @@ from functools import reduce
 from pathlib import Path
 from typing import NoReturn
 
-from leyden import UserError
+from leyden import UserError, listed
 from leyden.launch.line import answering
 from leyden.report import results, tables
 from leyden.run import paths
@@ -28,14 +28,14 @@ def parsed(argv: list[str]) -> argparse.Namespace:
     parser = Parser("report.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("places", nargs="*", help="runs, sweeps or folders of them; log_dir=<folder> as for a run")
-    add("--metric", help="rank by this one, such as test/acc, and not by the objective")
+    add("--metric", help="rank by this one, such as test/acc; default: the objective")
     add("--where", action="append", default=[], metavar="KEY=VALUE", help="only runs with this value or option")
     form = parser.add_mutually_exclusive_group()
     for name in ("csv", "json", "markdown", "latex"):
         form.add_argument(f"--{name}", dest="form", action="store_const", const=name, help=f"print {name}")
     parser.set_defaults(form="text")
     add("--plot", metavar="FILE", help="draw learning curves, and the metric against what differs")
-    add("--diff", nargs=2, metavar="RUN", help="compare the config, versions, data and losses of two runs")
+    add("--diff", nargs=2, metavar="RUN", help="compare two runs")
     return parser.parse_intermixed_args(argv)
 
 
@@ -62,8 +62,7 @@ def report(argv: list[str]) -> None:
     failed = runs[~runs.status.isin([*DONE, Status.RUNNING])]
     for (status, reason), group in failed.groupby(["status", "reason"], sort=False):
         why = f" ({reason[:120]})" if reason else ""
-        names = tables.named(group.path, tables.above(runs.path))
-        print(f"{status}: {names}{why}", file=sys.stdout if asked.form == "text" else sys.stderr)
+        print(f"{status}: {listed(group.run)}{why}", file=sys.stdout if asked.form == "text" else sys.stderr)
     if asked.plot:
         from leyden.report.picture import draw
 

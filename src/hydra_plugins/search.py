@@ -15,7 +15,7 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
-from leyden import Failed, UserError, require
+from leyden import Failed, UserError, listed, require
 from leyden.launch import cluster, sweeps
 from leyden.run import paths
 from leyden.run.keys import direction
@@ -126,11 +126,10 @@ def conclude(directory: Path, allowed: int) -> None:
     statuses = ", ".join(f"{n} {status}" for status, n in runs.status.value_counts().items())
     print(f"{many(len(runs))}: {statuses}")
     print(f"table and picture: python src/report.py {where} --plot report.png", flush=True)
-    failed = runs.path[~runs.status.isin([*DONE, Status.RUNNING])]
+    failed = runs.run[~runs.status.isin([*DONE, Status.RUNNING])]
     if len(failed) > allowed:
         again = f"python src/train.py sweep={where} retry_failed=true"
-        names = tables.named(failed, directory.resolve())
-        raise Failed(f"{many(len(failed))} failed: {names}; see train.log of each. Try again: {again}")
+        raise Failed(f"{many(len(failed))} failed: {listed(failed)}; see train.log of each. Try again: {again}")
 
 
 def many(count: int) -> str:

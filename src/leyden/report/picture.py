@@ -1,13 +1,13 @@
-"""The picture of results tables: learning curves of the best runs, and the metric against what differs."""
+"""The picture of tables: learning curves of the best runs, and the metric against what differs."""
 
 import math
 from pathlib import Path
 from typing import Any
 
-import pandas
 from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from pandas import concat
 
 from leyden import UserError
 from leyden.report.results import logged, setting
@@ -18,7 +18,7 @@ LOOK: dict[str, Any] = {"font.size": 9, "axes.grid": True, "grid.alpha": 0.3, "t
 
 
 def draw(tables: list[Table], file: Path) -> None:
-    """Write the picture: for each table a panel of curves, and one for each setting. Raises UserError."""
+    """Write a picture with a panel of curves for each table, and one for each setting. Raises UserError."""
     panels = [(table, key) for table in tables for key in ("", *table.settings)]
     across, down = min(len(panels), ACROSS), math.ceil(len(panels) / ACROSS)
     with style.context(["tableau-colorblind10", LOOK]):
@@ -34,20 +34,19 @@ def draw(tables: list[Table], file: Path) -> None:
 
 
 def learning_curves(axes: Axes, table: Table) -> None:
-    """The metric over the epochs, of the best rows: the mean over seeds and folds."""
+    """The metric of the best rows over the epochs: the mean of the runs."""
     metric = table.metric.replace("test/", "val/")  # the test is known at the end only
     for _, row in table.rows[:BEST].iterrows():
-        name = " ".join(f"{key.rpartition('.')[2]}={setting(row[key])}" for key in table.settings)
-        points = pandas.concat([logged(run).reindex(columns=["epoch", metric]) for run in row.runs])
-        points = points.dropna().groupby("epoch")[metric].mean()
-        label = f"{name[:60] or Path(row.runs[0]).name}: {mean_and_std(row.value, row['std'], row.n)}"
-        axes.plot(points.index + 1, points, label=label)
+        name = " ".join(f"{key.rpartition('.')[2]}={setting(row[key])}" for key in table.settings) or row.run
+        points = concat([logged(run).reindex(columns=["epoch", metric]) for run in row.runs])
+        means = points.dropna().groupby("epoch")[metric].mean()
+        axes.plot(means.index + 1, means, label=f"{name[:60]}: {mean_and_std(row.value, row['std'], row.n)}")
     axes.set(xlabel="epoch", ylabel=metric, title="learning curves")
     axes.legend(fontsize=7)
 
 
 def against(axes: Axes, table: Table, key: str) -> None:
-    """The value of each row against one setting: numbers on a scale, anything else side by side."""
+    """The value of each row against one setting."""
     rows = table.rows[table.rows.value.abs() < math.inf]
     places = rows[key].tolist()
     if not all(type(place) in (int, float) for place in places):

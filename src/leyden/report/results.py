@@ -1,6 +1,7 @@
-"""Runs as a pandas frame, a row for each: its status, the keys of its config, its metrics."""
+"""Runs as a pandas frame: the status of each, the keys of its config, its metrics."""
 
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
@@ -18,7 +19,7 @@ from leyden.run.run import Run, Status, status_of
 
 MISSING = "-"
 # columns that are neither metrics nor keys of the config
-FACTS = ("path", "status", "reason", "threads", "monitor", "best_epoch", "seconds", "samples_per_second")
+FACTS = ("run", "path", "status", "reason", "threads", "monitor", "best_epoch", "seconds", "samples_per_second")
 
 
 def results(folder: Path | str, metric: str | None = None) -> DataFrame:
@@ -38,8 +39,8 @@ def curves(run: Path | str) -> DataFrame:
 def read_all(places: Iterable[Path | str], logs: Path) -> DataFrame:
     """The runs in folders and below, each once; a folder may be typed from the project, or as a name=.
 
-    Columns are FACTS, the keys of the config but for references, and metrics: the best value of the objective and of
-    the monitor, the last of others. UserError where there is no such folder, or no run.
+    Columns are FACTS, the keys of the config but for references, and metrics: of the objective and the monitor the best
+    value, else the last. UserError where there is no such folder, or no run.
     """
     folders: dict[Path, None] = {}
     for place in places:
@@ -47,9 +48,11 @@ def read_all(places: Iterable[Path | str], logs: Path) -> DataFrame:
         if not (found := [path for path in near if path.is_dir()]):
             raise UserError(f"{place} is no folder; type a run, a sweep, or a folder of them, such as logs/train.")
         folders |= dict.fromkeys(run_folders(found[0]))
-    if rows := [row for row in map(read, folders) if row]:
-        return DataFrame(rows, dtype=object)
-    raise UserError(f"There is no run in {listed(places)}; python src/train.py makes one.")
+    rows = [row for row in map(read, folders) if row]
+    if not rows:
+        raise UserError(f"There is no run in {listed(places)}; python src/train.py makes one.")
+    above = os.path.commonpath([row["path"].parent for row in rows])
+    return DataFrame(rows, dtype=object).assign(run=[row["path"].relative_to(above).as_posix() for row in rows])
 
 
 def run_folders(place: Path, depth: int = 4) -> Iterator[Path]:
@@ -62,7 +65,7 @@ def run_folders(place: Path, depth: int = 4) -> Iterator[Path]:
 
 
 def read(directory: Path) -> dict[str, Any]:
-    """The row of a run, in whatever state; empty for an evaluation, an export or a benchmark."""
+    """The row of a run; empty for an evaluation, an export or a benchmark."""
     run = Run(directory)
     record, metrics = run.record, run.metrics
     row = load(run.config_file) or load(directory / ".hydra" / "config.yaml")  # of a run that ended before it began
@@ -79,12 +82,10 @@ def read(directory: Path) -> dict[str, Any]:
         "path": directory,
         "status": str(status),
         "reason": " ".join(reason.split()),
-        "threads": record.get("threads"),
         "objective": objective,
         "monitor": best.get("monitor", objective),
         "best_epoch": best["epoch"] + 1 if best else None,  # as people count
-        "seconds": metrics.get("seconds"),
-        "samples_per_second": metrics.get("samples_per_second"),
+        **{key: (record | metrics).get(key) for key in ("threads", "seconds", "samples_per_second")},
     }
 
 
@@ -99,12 +100,12 @@ def load(file: Path) -> dict[str, Any]:
 
 @lru_cache(maxsize=10_000)
 def section(text: str) -> dict[str, Any]:
-    """Dotted key -> value of a top-level key; what many runs share is parsed once."""
+    """The same of a top-level key; what many runs share is parsed once."""
     return flat(yaml.load(text, yaml.CSafeLoader) or {})
 
 
 def flat(node: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Dotted key -> value of nested dicts, without references; a class is the value of its node."""
+    """Dotted key -> value, without references; a class is the value of its node."""
     dotted: dict[str, Any] = {}
     for name, child in node.items():
         key = prefix.removesuffix(".") if name == "_target_" and prefix else f"{prefix}{name}"
@@ -121,10 +122,7 @@ def is_setting(column: str) -> bool:
 
 
 def judged(runs: DataFrame, metric: str) -> tuple[DataFrame, str | None]:
-    """The runs with `value` of a metric and the `epoch` of the weights that it judges; min or max, or None: unknown.
-
-    UserError where no run has the metric.
-    """
+    """The runs with `value` and `epoch` of a metric; min or max, or None: unknown. UserError where no run has it."""
     if metric not in {*runs, *runs.objective}:
         known = [name for name in runs if "/" in name]
         near = get_close_matches(metric, known, 1) or known
@@ -137,7 +135,7 @@ def judged(runs: DataFrame, metric: str) -> tuple[DataFrame, str | None]:
 
 
 def logged(directory: Path | str, **options: Any) -> DataFrame:
-    """The metrics.csv of a run, with options of `read_csv`; without rows where it cannot be read."""
+    """The metrics.csv of a run; without rows where it cannot be read."""
     try:
         return read_csv(Path(directory) / "metrics.csv", **options)
     except (OSError, ValueError):
@@ -159,7 +157,7 @@ def where(runs: DataFrame, condition: str) -> DataFrame:
 
 
 def matches(value: Any, text: str) -> bool:
-    """Whether a value is what was typed: a number, a list, a text, or the name of a class."""
+    """Whether a value is what was typed, or a class of that name."""
     try:
         return float(value) == float(text)
     except (TypeError, ValueError):

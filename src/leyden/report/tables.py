@@ -1,9 +1,6 @@
-"""Runs as a table, best first: what differs, and the mean and standard deviation over seeds and folds."""
+"""Runs as a table, best first: what differs, and mean and deviation over seeds and folds."""
 
-import os
-from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 from pandas import DataFrame, concat, isna
 from tabulate import tabulate
@@ -24,11 +21,11 @@ class Table:
     metric: str
     mode: str | None  # min or max; None: unknown, and the rows are in the order of the runs
     settings: list[str]  # the columns of what differs
-    rows: DataFrame  # settings, NUMBERS, std test_std n status runs
+    rows: DataFrame  # run, settings, NUMBERS, std test_std n status runs
 
 
 def tables(runs: DataFrame, metric: str | None = None) -> list[Table]:
-    """A table for each objective, the most frequent first, or that of a metric; UserError if no run has it."""
+    """A table for each objective, the most frequent first, or of a metric; UserError where no run has it."""
     if metric:
         return [table(runs, metric)]
     return [table(runs[runs.objective == name], name) for name in runs.objective.value_counts().index]
@@ -37,12 +34,12 @@ def tables(runs: DataFrame, metric: str | None = None) -> list[Table]:
 def table(runs: DataFrame, metric: str) -> Table:
     """Rank the rows; runs that differ in the seed or the fold alone are one, the same run once more is another.
 
-    A row has mean and sample standard deviation (n - 1) of its finished runs, or of all where none has finished; none
-    where one has no number.
+    A row has mean and sample deviation (n - 1) of its finished runs, or of all if none has finished, unless one has no
+    number.
     """
     keys, (runs, mode) = differing(runs), judged(runs, metric)
     settings = [key for key in keys if key not in REPEATS]
-    test = None if metric.startswith("test/") else runs.get(test_of(metric))
+    test = runs.get(test_of(metric))
     runs = runs.assign(test=test, finished=runs.status == Status.FINISHED, runs=runs.path.map(str))
     runs = runs.sort_values("finished", ascending=False, kind="stable")
     texts = runs[keys].map(str).assign(all="")
@@ -54,7 +51,7 @@ def table(runs: DataFrame, metric: str) -> Table:
     numbers = counted[NUMBERS].astype(float).groupby(counted.row)
     whole = numbers.count().eq(numbers.size(), axis=0)
     means, deviations = numbers.mean().where(whole), numbers.std().where(whole)
-    rows = groups.agg({"runs": list, "finished": "any"})
+    rows = groups.agg({"run": listed, "runs": list, "finished": "any"})
     rows["status"] = groups.status.unique().map(", ".join)
     rows = rows.join(means.assign(std=deviations.value, test_std=deviations.test, n=numbers.size()))
     rows["n"] = rows.n.fillna(0).astype(int)
@@ -65,11 +62,11 @@ def table(runs: DataFrame, metric: str) -> Table:
         rows[key] = [setting(value).rpartition(".")[2] for value in rows[key]]
     rows["rank"] = rows.value * {"min": 1, "max": -1, None: 0}[mode]
     rows = rows.sort_values(["finished", "rank"], ascending=[False, True], ignore_index=True)
-    return Table(metric, mode, keys, rows[[*keys, *NUMBERS, "std", "test_std", "n", "status", "runs"]])
+    return Table(metric, mode, keys, rows[["run", *keys, *NUMBERS, "std", "test_std", "n", "status", "runs"]])
 
 
 def differing(runs: DataFrame) -> list[str]:
-    """Keys of which the runs have several values, or none; those of a class are compared among runs of that class."""
+    """Keys of which runs have several values; those of a class are compared among runs of that class."""
     texts = runs[list(filter(is_setting, runs))].map(str)
     keys = [key for key in texts if texts[key].nunique() > 1]
     above = {key: [name for name in classes(runs, keys) if key.startswith(f"{name}.")] for key in keys}
@@ -92,8 +89,8 @@ def written(made: list[Table], form: str) -> str:
     for table in made:
         content = cells(table)
         if form == "text":
-            unknown = f"{table.metric}, not ranked: its name does not say which is better"
-            texts.append(f"best {table.metric} first ({table.mode})" if table.mode else unknown)
+            unranked = f"{table.metric}, not ranked: its name does not say which is better"
+            texts.append(f"best {table.metric} first ({table.mode})" if table.mode else unranked)
         elif form == "markdown":
             content = content.map(lambda cell: cell.replace("|", "\\|"))
         style = STYLES[form]
@@ -103,13 +100,12 @@ def written(made: list[Table], form: str) -> str:
 
 def cells(table: Table) -> DataFrame:
     """The table as texts, without the columns that say nothing."""
-    rows, folder = table.rows, above(table.rows.runs.explode())
-    columns = {"run": [named(runs, folder) for runs in rows.runs]}
-    columns |= {key: rows[key].map(setting) for key in table.settings}
+    rows, test = table.rows, test_of(table.metric)
+    columns = {"run": rows.run} | {key: rows[key].map(setting) for key in table.settings}
     columns[table.metric] = list(map(mean_and_std, rows.value, rows["std"], rows.n))
     columns["epoch"] = rows.epoch.round(1).map(setting)
-    if rows.test.notna().any():
-        columns[test_of(table.metric)] = list(map(mean_and_std, rows.test, rows.test_std, rows.n))
+    if rows.test.notna().any() and test != table.metric:
+        columns[test] = list(map(mean_and_std, rows.test, rows.test_std, rows.n))
     if (rows.n > 1).any():
         columns["n"] = rows.n.map(str)
     columns["seconds"] = rows.seconds.round(1).map(setting)
@@ -120,16 +116,6 @@ def cells(table: Table) -> DataFrame:
 def test_of(metric: str) -> str:
     """The same metric in the test."""
     return f"test/{metric.rpartition('/')[2]}"
-
-
-def above(runs: Iterable[Path | str]) -> Path:
-    """The folder that runs have in common."""
-    return Path(os.path.commonpath([os.path.dirname(run) for run in runs]))
-
-
-def named(runs: Iterable[Path | str], folder: Path) -> str:
-    """The first ten runs, from a folder above them."""
-    return listed(Path(run).relative_to(folder).as_posix() for run in runs)
 
 
 def mean_and_std(mean: float, std: float, n: int) -> str:

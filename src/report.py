@@ -20,21 +20,21 @@ from leyden.run.run import DONE, Status
 
 class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message[0].upper()}{message[1:]}; python src/report.py --help lists what there is.")
+        raise UserError(f"{message}; see python src/report.py --help.")
 
 
 def parsed(argv: list[str]) -> argparse.Namespace:
     """The command line."""
     parser = Parser("report.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("places", nargs="*", help="runs, sweeps or folders of them; log_dir=<folder> as for a run")
-    add("--metric", help="rank by this one, such as test/acc; default: the objective")
-    add("--where", action="append", default=[], metavar="KEY=VALUE", help="only runs with this value or option")
+    add("places", nargs="*", help="runs or folders of them; log_dir=<folder> as for a run")
+    add("--metric", help="rank by this; default: the objective")
+    add("--where", action="append", default=[], metavar="KEY=VALUE", help="only runs with this value")
     form = parser.add_mutually_exclusive_group()
     for name in ("csv", "json", "markdown", "latex"):
         form.add_argument(f"--{name}", dest="form", action="store_const", const=name, help=f"print {name}")
     parser.set_defaults(form="text")
-    add("--plot", metavar="FILE", help="draw learning curves, and the metric against what differs")
+    add("--plot", metavar="FILE", help="draw curves, and the metric by what differs")
     add("--diff", nargs=2, metavar="RUN", help="compare two runs")
     return parser.parse_intermixed_args(argv)
 
@@ -53,7 +53,7 @@ def report(argv: list[str]) -> None:
     places = asked.places or [folder for folder in paths.sweeps(logs) if any(folder.glob("*/run.json"))][:1]
     if not places:
         folder = paths.in_words(logs)
-        raise UserError(f"There is no sweep in {folder}; python src/report.py {folder / 'train'} shows single runs.")
+        raise UserError(f"There is no sweep in {folder}; type python src/report.py {folder / 'train'}.")
     runs = reduce(results.where, asked.where, results.read_all(places, logs))
     if not runs.objective.notna().any():
         raise UserError(f"No run has {' and '.join(asked.where) or 'a config.yaml'}.")

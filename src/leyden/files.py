@@ -35,7 +35,7 @@ def sync(path: Path) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The content of a JSON file; empty where it is not there, or is none."""
+    """The content of a JSON file; empty where there is none."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

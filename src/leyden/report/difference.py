@@ -35,8 +35,8 @@ def facts(directory: Path) -> dict[str, dict[str, Any]]:
 
 
 def parting(first: Path, second: Path) -> str:
-    """The first step at which logged losses differ, or any logged value where there are none."""
-    texts = {"dtype": str, "keep_default_na": False, "na_values": [""]}  # to the last digit; a NaN is a value
+    """The first step at which losses differ, or what else is logged."""
+    texts = {"dtype": str, "keep_default_na": False, "na_values": [""]}  # to the last digit
     one, other = (logged(run, **texts).drop(columns="epoch").melt("step").dropna() for run in (first, second))
     both = one.merge(other, on=["step", "variable"]).astype({"step": int}).sort_values("step", kind="stable")
     losses = both.variable.str.contains("loss")

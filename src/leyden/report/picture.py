@@ -1,4 +1,4 @@
-"""The picture of tables: learning curves of the best runs, and the metric against what differs."""
+"""The picture of tables: learning curves, and the metric against what differs."""
 
 import math
 from pathlib import Path
@@ -13,12 +13,12 @@ from leyden import UserError
 from leyden.report.results import logged, setting
 from leyden.report.tables import Table, mean_and_std
 
-ACROSS, BEST = 4, 6  # panels side by side; rows of which curves are drawn
+ACROSS, BEST = 4, 6  # panels side by side; rows with curves
 LOOK: dict[str, Any] = {"font.size": 9, "axes.grid": True, "grid.alpha": 0.3, "text.parse_math": False}
 
 
 def draw(tables: list[Table], file: Path) -> None:
-    """Write a picture with a panel of curves for each table, and one for each setting. Raises UserError."""
+    """Write a picture: for each table a panel of curves, and one for each setting. Raises UserError."""
     panels = [(table, key) for table in tables for key in ("", *table.settings)]
     across, down = min(len(panels), ACROSS), math.ceil(len(panels) / ACROSS)
     with style.context(["tableau-colorblind10", LOOK]):
@@ -30,12 +30,12 @@ def draw(tables: list[Table], file: Path) -> None:
             file.parent.mkdir(parents=True, exist_ok=True)
             figure.savefig(file, dpi=150)
         except (OSError, ValueError) as error:
-            raise UserError(f"The picture {file} cannot be written ({error}); type --plot report.png.") from error
+            raise UserError(f"{file} cannot be written ({error}); type --plot report.png.") from error
 
 
 def learning_curves(axes: Axes, table: Table) -> None:
-    """The metric of the best rows over the epochs: the mean of the runs."""
-    metric = table.metric.replace("test/", "val/")  # the test is known at the end only
+    """The metric of the best rows over the epochs."""
+    metric = table.metric.replace("test/", "val/")  # a test has no curve
     for _, row in table.rows[:BEST].iterrows():
         name = " ".join(f"{key.rpartition('.')[2]}={setting(row[key])}" for key in table.settings) or row.run
         points = concat([logged(run).reindex(columns=["epoch", metric]) for run in row.runs])

@@ -18,45 +18,46 @@ from leyden.run.keys import direction, role
 from leyden.run.run import Run, Status, status_of
 
 MISSING = "-"
-# columns that are neither metrics nor keys of the config
+# columns besides metrics and keys of the config
 FACTS = ("run", "path", "status", "reason", "threads", "monitor", "best_epoch", "seconds", "samples_per_second")
 
 
 def results(folder: Path | str, metric: str | None = None) -> DataFrame:
-    """`leyden.results`: the rows of `read_all`; with a metric the best run first. UserError where there is none."""
+    """`leyden.results`: what `read_all` says; with a metric the best run first. UserError where there is none."""
     runs = read_all([folder], paths.logs_folder())
     if metric:
-        _, mode = judged(runs, metric)
+        found, mode = judged(runs, metric)
+        runs[metric] = found.value
         runs = runs.sort_values(metric, ascending=mode == "min", ignore_index=True) if mode else runs
     return runs.infer_objects()
 
 
 def curves(run: Path | str) -> DataFrame:
-    """`leyden.curves`: the metrics.csv of what `run=` takes, a row for each step or epoch."""
+    """`leyden.curves`: the metrics.csv of what `run=` takes."""
     return logged(paths.find(str(run), paths.logs_folder()).directory)
 
 
 def read_all(places: Iterable[Path | str], logs: Path) -> DataFrame:
-    """The runs in folders and below, each once; a folder may be typed from the project, or as a name=.
+    """The runs in folders and below, each once; a folder may be one of the project, or a name=.
 
-    Columns are FACTS, the keys of the config but for references, and metrics: of the objective and the monitor the best
-    value, else the last. UserError where there is no such folder, or no run.
+    Columns are FACTS, the keys of the config but for references, and metrics: of the objective the best value, else the
+    last. UserError where there is no folder, or no run.
     """
     folders: dict[Path, None] = {}
     for place in places:
         near = Path(place).expanduser(), paths.in_project(place), logs / "train" / place
         if not (found := [path for path in near if path.is_dir()]):
-            raise UserError(f"{place} is no folder; type a run, a sweep, or a folder of them, such as logs/train.")
+            raise UserError(f"{place} is no folder; type a run, or a folder of runs, such as logs/train.")
         folders |= dict.fromkeys(run_folders(found[0]))
     rows = [row for row in map(read, folders) if row]
     if not rows:
-        raise UserError(f"There is no run in {listed(places)}; python src/train.py makes one.")
+        raise UserError(f"There is no run in {listed(places)}.")
     above = os.path.commonpath([row["path"].parent for row in rows])
     return DataFrame(rows, dtype=object).assign(run=[row["path"].relative_to(above).as_posix() for row in rows])
 
 
 def run_folders(place: Path, depth: int = 4) -> Iterator[Path]:
-    """The run directories in a folder and below, 2 before 10."""
+    """The runs in a folder and below, 2 before 10."""
     if (place / "run.json").exists():
         yield place.resolve()
     elif depth and place.is_dir():
@@ -68,7 +69,7 @@ def read(directory: Path) -> dict[str, Any]:
     """The row of a run; empty for an evaluation, an export or a benchmark."""
     run = Run(directory)
     record, metrics = run.record, run.metrics
-    row = load(run.config_file) or load(directory / ".hydra" / "config.yaml")  # of a run that ended before it began
+    row = load(run.config_file) or load(directory / ".hydra" / "config.yaml")  # of one that never began
     if "run" in row or "rounds" in row:
         return {}
     status, best = status_of(record) if row else Status.UNKNOWN, metrics.get("best", {})
@@ -84,7 +85,7 @@ def read(directory: Path) -> dict[str, Any]:
         "reason": " ".join(reason.split()),
         "objective": objective,
         "monitor": best.get("monitor", objective),
-        "best_epoch": best["epoch"] + 1 if best else None,  # as people count
+        "best_epoch": best["epoch"] + 1 if best else None,
         **{key: (record | metrics).get(key) for key in ("threads", "seconds", "samples_per_second")},
     }
 
@@ -98,7 +99,7 @@ def load(file: Path) -> dict[str, Any]:
         return {}
 
 
-@lru_cache(maxsize=10_000)
+@lru_cache(10_000)
 def section(text: str) -> dict[str, Any]:
     """The same of a top-level key; what many runs share is parsed once."""
     return flat(yaml.load(text, yaml.CSafeLoader) or {})
@@ -117,12 +118,12 @@ def flat(node: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def is_setting(column: str) -> bool:
-    """Whether a column is a key of the config that tells runs apart."""
+    """Whether a column tells runs apart, as a key of the config."""
     return column not in FACTS and "/" not in column and role(column) != "label"
 
 
 def judged(runs: DataFrame, metric: str) -> tuple[DataFrame, str | None]:
-    """The runs with `value` and `epoch` of a metric; min or max, or None: unknown. UserError where no run has it."""
+    """The runs with `value` and `epoch` of a metric; min, max or None. UserError where no run has it."""
     if metric not in {*runs, *runs.objective}:
         known = [name for name in runs if "/" in name]
         near = get_close_matches(metric, known, 1) or known
@@ -143,16 +144,17 @@ def logged(directory: Path | str, **options: Any) -> DataFrame:
 
 
 def where(runs: DataFrame, condition: str) -> DataFrame:
-    """The runs that have key=value or group=option; UserError where no run has the key."""
+    """The runs with key=value or group=option; UserError where none has the key."""
     key, equals, text = condition.partition("=")
-    near, *_ = [*get_close_matches(key, list(runs), 1), "optimizer.lr"]
-    require(bool(equals) and key in runs, "--where", f"a key of the runs and its value, as {near}=<value>", condition)
-    values, group = runs[key].tolist(), key.replace(".", "/")
-    if (paths.CONF / group / f"{text}.yaml").is_file():
-        for row, run in enumerate(map(Run, runs.path)):
-            if not run.record.get("rerun"):  # which notes only what is new
-                choices = load(run.directory / ".hydra" / "hydra.yaml")
-                values[row] = choices.get(f"hydra.runtime.choices.{group}", values[row])
+    group = key.replace(".", "/")
+    named = (paths.CONF / group / f"{text}.yaml").is_file()
+    good = bool(equals) and (named or key in runs)
+    require(good, "--where", "a key of the runs and its value, as optimizer.lr=<value>", condition)
+    values = list(runs.get(key, [MISSING] * len(runs)))
+    for row, run in enumerate(map(Run, runs.path if named else ())):
+        if not run.record.get("rerun"):  # which notes only what is new
+            choices = load(run.directory / ".hydra" / "hydra.yaml")
+            values[row] = choices.get(f"hydra.runtime.choices.{group}", values[row])
     return runs[[matches(value, text) for value in values]]
 
 

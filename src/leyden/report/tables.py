@@ -1,4 +1,4 @@
-"""Runs as a table, best first: what differs, and mean and deviation over seeds and folds."""
+"""Runs as a table, best first: what differs, mean and deviation over seeds and folds."""
 
 from dataclasses import dataclass
 
@@ -9,8 +9,8 @@ from leyden import listed
 from leyden.report.results import MISSING, is_setting, judged, setting
 from leyden.run.run import Status
 
-REPEATS = ("seed", "data.fold")  # keys of runs that are one row
-NUMBERS = ["value", "epoch", "test", "seconds", "samples_per_second"]  # means in a row
+REPEATS = ("seed", "data.fold")  # keys of one row
+NUMBERS = ["value", "epoch", "test", "seconds", "samples_per_second"]  # of a row
 STYLES = {"text": "outline", "markdown": "github", "latex": "latex_booktabs"}  # of tabulate
 
 
@@ -19,13 +19,13 @@ class Table:
     """The rows of one metric."""
 
     metric: str
-    mode: str | None  # min or max; None: unknown, and the rows are in the order of the runs
-    settings: list[str]  # the columns of what differs
+    mode: str | None  # min, max, or None: they are not ranked
+    settings: list[str]  # what differs
     rows: DataFrame  # run, settings, NUMBERS, std test_std n status runs
 
 
 def tables(runs: DataFrame, metric: str | None = None) -> list[Table]:
-    """A table for each objective, the most frequent first, or of a metric; UserError where no run has it."""
+    """A table for each objective, or of a metric; UserError where no run has it."""
     if metric:
         return [table(runs, metric)]
     return [table(runs[runs.objective == name], name) for name in runs.objective.value_counts().index]
@@ -34,8 +34,7 @@ def tables(runs: DataFrame, metric: str | None = None) -> list[Table]:
 def table(runs: DataFrame, metric: str) -> Table:
     """Rank the rows; runs that differ in the seed or the fold alone are one, the same run once more is another.
 
-    A row has mean and sample deviation (n - 1) of its finished runs, or of all if none has finished, unless one has no
-    number.
+    A row has mean and deviation (n - 1) of its finished runs, or of all where none has finished, if all have numbers.
     """
     keys, (runs, mode) = differing(runs), judged(runs, metric)
     settings = [key for key in keys if key not in REPEATS]
@@ -66,7 +65,7 @@ def table(runs: DataFrame, metric: str) -> Table:
 
 
 def differing(runs: DataFrame) -> list[str]:
-    """Keys of which runs have several values; those of a class are compared among runs of that class."""
+    """Keys with several values; those of a class are compared among runs of that class."""
     texts = runs[list(filter(is_setting, runs))].map(str)
     keys = [key for key in texts if texts[key].nunique() > 1]
     above = {key: [name for name in classes(runs, keys) if key.startswith(f"{name}.")] for key in keys}
@@ -74,12 +73,12 @@ def differing(runs: DataFrame) -> list[str]:
 
 
 def classes(runs: DataFrame, keys: list[str]) -> list[str]:
-    """Those of some keys that have keys below them."""
+    """Keys that have keys below them."""
     return [key for key in keys if any(name.startswith(f"{key}.") for name in runs)]
 
 
 def written(made: list[Table], form: str) -> str:
-    """Tables as text, markdown, latex, csv or json; the last two have all digits."""
+    """Tables as text, markdown, latex, csv or json."""
     if form not in STYLES:
         whole = concat({table.metric: table.rows for table in made}, names=["metric"]).reset_index("metric")
         if form == "csv":
@@ -99,15 +98,14 @@ def written(made: list[Table], form: str) -> str:
 
 
 def cells(table: Table) -> DataFrame:
-    """The table as texts, without the columns that say nothing."""
+    """The table as texts."""
     rows, test = table.rows, test_of(table.metric)
     columns = {"run": rows.run} | {key: rows[key].map(setting) for key in table.settings}
     columns[table.metric] = list(map(mean_and_std, rows.value, rows["std"], rows.n))
     columns["epoch"] = rows.epoch.round(1).map(setting)
     if rows.test.notna().any() and test != table.metric:
         columns[test] = list(map(mean_and_std, rows.test, rows.test_std, rows.n))
-    if (rows.n > 1).any():
-        columns["n"] = rows.n.map(str)
+    columns["n"] = rows.n.map(str)
     columns["seconds"] = rows.seconds.round(1).map(setting)
     columns["samples/s"] = rows.samples_per_second.round().map(setting)
     return DataFrame(columns | {"status": rows.status})

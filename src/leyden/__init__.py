@@ -53,7 +53,7 @@ def require(good: bool, key: str, must: str, value: object) -> None:
 
 
 def listed(names: Iterable[object], separator: str = ", ") -> str:
-    """The first ten names, and how many more there are."""
+    """The first ten names, and how many more."""
     texts = [str(name) for name in names]
     more = f" and {len(texts) - 10:,} more" if len(texts) > 10 else ""
     return separator.join(texts[:10]) + more

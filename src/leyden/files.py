@@ -13,29 +13,23 @@ from filelock import FileLock
 
 @contextmanager
 def replacing(path: Path, synced: bool = False) -> Iterator[Path]:
-    """A path beside a file, which takes its place in the end; `synced`: on the disk."""
+    """A path beside the file, which takes its place at the end; after an error the file is as it was.
+
+    `synced`: a power cut leaves the old file or the new one.
+    """
     beside = path.with_name(f".{path.name}.part")
     try:
         yield beside
         if synced:
-            sync(beside)
+            with beside.open("rb+") as file:
+                os.fsync(file.fileno())
         os.replace(beside, path)
-        if synced and os.name == "posix":
-            sync(path.parent)
     finally:
         beside.unlink(missing_ok=True)
 
 
-def sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def read_json(path: Path) -> dict[str, Any]:
-    """The content of a JSON file; empty where there is none."""
+    """The content of a JSON file; empty where it is not there, half written, or another's."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -51,5 +45,8 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 
 
 def lock(path: Path, seconds: float = -1) -> FileLock:
-    """A lock for `with`, until the process ends; filelock.Timeout after so many seconds."""
+    """A lock for `with`, which the system lets go of when the process ends.
+
+    `seconds`: after which waiting ends in filelock.Timeout.
+    """
     return FileLock(path, timeout=seconds)

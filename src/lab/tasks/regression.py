@@ -18,8 +18,6 @@ class Regression(Supervised):
     """Learns targets of B or B x outputs. The model and the loss see them standardised, metrics in their own unit."""
 
     meaning, targets = "values", "numbers"
-    target_mean: Tensor
-    target_std: Tensor
 
     def __init__(self, target_mean: Sequence[float], target_std: Sequence[float], **supervised: Any):
         r2 = "r2" if len(target_mean) == 1 else "r2_uniform"  # the plain mean of those of the outputs
@@ -27,8 +25,8 @@ class Regression(Supervised):
         super().__init__(metrics=metrics, **supervised)
         far = any(abs(mean) > FAR * std for mean, std in zip(target_mean, target_std, strict=True))
         dtype = torch.float64 if far else torch.float32
-        self.register_buffer("target_mean", torch.tensor(target_mean, dtype=dtype))
-        self.register_buffer("target_std", torch.tensor(target_std, dtype=dtype))
+        self.target_mean = nn.Buffer(torch.tensor(target_mean, dtype=dtype))
+        self.target_std = nn.Buffer(torch.tensor(target_std, dtype=dtype))
 
     def readout(self) -> nn.Module:
         return Rescale(self.target_mean, self.target_std)
@@ -47,13 +45,9 @@ class Regression(Supervised):
 class Rescale(nn.Module):
     """From standardised values to those in the target's own unit."""
 
-    mean: Tensor
-    std: Tensor
-
     def __init__(self, mean: Tensor, std: Tensor):
         super().__init__()
-        self.register_buffer("mean", mean)
-        self.register_buffer("std", std)
+        self.mean, self.std = nn.Buffer(mean), nn.Buffer(std)
 
     def forward(self, outputs: Tensor) -> Tensor:
         return outputs * self.std + self.mean

@@ -2,7 +2,6 @@
 
 import math
 from pathlib import Path
-from typing import Any
 
 from matplotlib import style
 from matplotlib.axes import Axes
@@ -14,14 +13,13 @@ from leyden.report.results import logged, setting
 from leyden.report.tables import Table, mean_and_std
 
 ACROSS, BEST = 4, 6  # panels side by side; rows with curves
-LOOK: dict[str, Any] = {"font.size": 9, "axes.grid": True, "grid.alpha": 0.3, "text.parse_math": False}
 
 
 def draw(tables: list[Table], file: Path) -> None:
     """Write a picture: for each table a panel of curves, and one for each setting. Raises UserError."""
     panels = [(table, key) for table in tables for key in ("", *table.settings)]
     across, down = min(len(panels), ACROSS), math.ceil(len(panels) / ACROSS)
-    with style.context(["tableau-colorblind10", LOOK]):
+    with style.context(["tableau-colorblind10", {"axes.grid": True, "grid.alpha": 0.3, "text.parse_math": False}]):
         figure = Figure((4.2 * across, 3.1 * down), layout="constrained")
         for place, (table, key) in enumerate(panels, 1):
             axes = figure.add_subplot(down, across, place)

@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import LambdaLR, OneCycleLR, ReduceLROnPlateau
 from leyden import UserError, require
 from leyden.lightning_internals import AT_VALIDATIONS
 
-OURS = {"fused": "auto", "scale_lr": False}  # of conf/optimizer; torch takes neither
+OURS = {"fused": "auto", "scale_lr": False}  # in conf/optimizer, not in torch
 
 
 def configure_optimizers(

@@ -1,4 +1,4 @@
-"""From a float batch to what the model sees."""
+"""From a float batch to what the model sees; its constants travel in the checkpoint."""
 
 from collections.abc import Sequence
 
@@ -7,17 +7,17 @@ from torch import Tensor, nn
 
 
 class Standardize(nn.Module):
-    """(x - mean) / std by channel: dimension 1 of pictures, the last of sequences and of tables, which it encodes."""
+    """(x - mean) / std by channel: dimension 1 of pictures (B, C, H, W), the last one of sequences and tables.
 
-    mean: Tensor
-    std: Tensor
+    With `columns` the rows of a table are encoded first.
+    """
 
     def __init__(self, kind: str, mean: Sequence[float], std: Sequence[float], columns: Sequence[dict] | None = None):
         super().__init__()
         shape = (-1, 1, 1) if kind == "image" else (-1,)
         self.encode = Encode(columns) if columns else nn.Identity()
-        self.register_buffer("mean", torch.tensor(mean, dtype=torch.float32).view(shape))
-        self.register_buffer("std", torch.tensor(std, dtype=torch.float32).view(shape))
+        self.mean = nn.Buffer(torch.tensor(mean, dtype=torch.float32).view(shape))
+        self.std = nn.Buffer(torch.tensor(std, dtype=torch.float32).view(shape))
 
     def forward(self, x: Tensor | tuple[Tensor, Tensor]) -> Tensor | tuple[Tensor, Tensor]:
         if isinstance(x, Tensor):
@@ -32,20 +32,18 @@ class Encode(nn.Module):
     A column with `categories` holds an index, and becomes a 1 or 0 for each; another is a number, or `fill`.
     """
 
-    source: Tensor  # the column of each input
-    category: Tensor  # the index that sets it; NaN for numbers
-    fill: Tensor
-
     def __init__(self, columns: Sequence[dict]):
         super().__init__()
         inputs: list[tuple[int, float, float]] = []
         for place, column in enumerate(columns):
             indices = range(len(column["categories"])) if "categories" in column else [torch.nan]
             inputs += [(place, index, column.get("fill", 0.0)) for index in indices]
+
+        # of each input its column, the index that sets it (NaN for numbers), and its fill
         source, category, fill = zip(*inputs, strict=True)
-        self.register_buffer("source", torch.tensor(source))
-        self.register_buffer("category", torch.tensor(category, dtype=torch.float32))
-        self.register_buffer("fill", torch.tensor(fill, dtype=torch.float32))
+        self.source = nn.Buffer(torch.tensor(source))
+        self.category = nn.Buffer(torch.tensor(category, dtype=torch.float32))
+        self.fill = nn.Buffer(torch.tensor(fill, dtype=torch.float32))
 
     def forward(self, x: Tensor) -> Tensor:
         x = x[:, self.source]

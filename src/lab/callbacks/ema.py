@@ -7,7 +7,10 @@ from torch import Tensor
 
 
 class EMA(WeightAveraging):
-    """Validates, tests and keeps an average of the weights (Polyak and Juditsky 1992, doi:10.1137/0330046)."""
+    """Validates, tests and keeps an average of the weights (Polyak and Juditsky 1992, doi:10.1137/0330046).
+
+    After n updates the decay is at most (1 + n) / (10 + n), or a short run would stay near its first weights.
+    """
 
     def __init__(self, decay: float = 0.999, update_every_n_steps: int = 1):
         super().__init__(avg_fn=partial(average, decay=decay))
@@ -21,5 +24,5 @@ def average(old: Tensor, new: Tensor, updates: Tensor, decay: float) -> Tensor:
     """The average after one more update; whole numbers are copied."""
     if not old.is_floating_point():
         return new
-    share = ((1 + updates) / (10 + updates)).clamp(max=decay)  # or a short run stays near its first weights
+    share = ((1 + updates) / (10 + updates)).clamp(max=decay)
     return old.lerp(new, (1 - share).to(old.dtype))

@@ -38,6 +38,7 @@ class MNIST(DataModule):
             return self.reader(self.data_dir, train)
         except Exception:  # not there, damaged, or being unpacked
             log.info("%s is not complete in %s; downloading it.", self.title, self.data_dir)
+
         try:
             self.data_dir.mkdir(parents=True, exist_ok=True)
             with lock(self.data_dir / f".{self.title}.lock"):

@@ -32,6 +32,7 @@ class CNN(nn.Module):
                 layers.append(nn.MaxPool2d(stride))
             layers += [nn.BatchNorm2d(width), act(activation)]
             planes, sides = width, [side // s for side, s in zip(sides, stride, strict=True)]
+
         self.body = nn.Sequential(*layers).apply(kaiming_)
         self.pool = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(dropout))
         self.head = nn.Linear(planes, num_classes)

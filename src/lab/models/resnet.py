@@ -48,6 +48,7 @@ class ResNet(nn.Module):
             for block in range(blocks):
                 layers.append(Block(planes, width, 2 if stage > 0 and block == 0 else 1, activation))
                 planes = width
+
         self.body = nn.Sequential(*layers).apply(kaiming_)
         self.pool = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(dropout))
         self.head = nn.Linear(planes, num_classes)

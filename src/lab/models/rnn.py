@@ -35,6 +35,7 @@ class RNN(nn.Module):
         self.back = nn.ModuleList(CELLS[cell](size, hidden, batch_first=True) for size in inputs if bidirectional)
         self.dropout = nn.Dropout(dropout)  # on the input of each layer but the first, and of the head
         self.head = nn.Linear(width, num_classes)
+
         for name, weight in self.named_parameters():
             if "weight_hh" in name:  # orthogonal for each gate (Saxe et al. 2014, arXiv:1312.6120)
                 for gate in weight.data.split(hidden):

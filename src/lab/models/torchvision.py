@@ -26,6 +26,7 @@ class Torchvision(nn.Module):
         self.size = size
         self.backbone = network(arch, weights)
         self.head = nn.Linear(remove_classifier(self.backbone), num_classes)
+
         try:
             with torch.no_grad():
                 self.eval()(torch.zeros(1, planes, height, width))

@@ -25,6 +25,7 @@ def configure_optimizers(
     """
     for name, part in ("optimizer", optimizer), ("scheduler", scheduler or optimizer):
         require(isinstance(part, partial), name, "a class or a function with `_partial_: true`", part)
+
     weights = dict.fromkeys(decayed(task))  # each once
     rest = dict.fromkeys(p for p, _ in learning(task) if p not in weights)
     groups: list[dict] = [{"params": list(weights)}, {"params": list(rest), "weight_decay": 0.0}]
@@ -35,6 +36,7 @@ def configure_optimizers(
     if keywords.pop("scale_lr", False) and trainer.estimated_stepping_batches:  # counts batches
         batches = min(trainer.accumulate_grad_batches, trainer.num_training_batches)
         keywords["lr"] *= trainer.world_size * batches  # arXiv:1706.02677
+
     try:
         made = optimizer.func([group for group in groups if group["params"]], **keywords)
         if scheduler is None:

@@ -7,14 +7,11 @@ python src/report.py --diff <run> <run>           what differs between two runs
 
 import argparse
 import sys
-from collections.abc import Iterator
 from functools import reduce
 from pathlib import Path
 from typing import NoReturn
 
-import pandas
-
-from leyden import UserError
+from leyden import UserError, listed
 from leyden.launch.line import answering
 from leyden.report import results, tables
 from leyden.run import paths
@@ -23,22 +20,22 @@ from leyden.run.run import DONE, Status
 
 class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message[0].upper()}{message[1:]}; python src/report.py --help lists what there is.")
+        raise UserError(f"{message}; see python src/report.py --help.")
 
 
 def parsed(argv: list[str]) -> argparse.Namespace:
     """The command line."""
     parser = Parser("report.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("places", nargs="*", help="runs, sweeps or folders of them; log_dir=<folder> as for a run")
-    add("--metric", help="rank by this one, such as test/acc; default: the objective of the runs")
-    add("--where", action="append", default=[], metavar="KEY=VALUE", help="only runs that have this value")
+    add("places", nargs="*", help="runs or folders of them; log_dir=<folder> as for a run")
+    add("--metric", help="rank by this; default: the objective")
+    add("--where", action="append", default=[], metavar="KEY=VALUE", help="only runs with this value")
     form = parser.add_mutually_exclusive_group()
     for name in ("csv", "json", "markdown", "latex"):
-        form.add_argument(f"--{name}", dest="form", action="store_const", const=name, help=f"print {name} instead")
+        form.add_argument(f"--{name}", dest="form", action="store_const", const=name, help=f"print {name}")
     parser.set_defaults(form="text")
-    add("--plot", metavar="FILE", help="draw learning curves, and the metric against what differs")
-    add("--diff", nargs=2, metavar="RUN", help="compare two runs: their config, versions, data and losses")
+    add("--plot", metavar="FILE", help="draw curves, and the metric by what differs")
+    add("--diff", nargs=2, metavar="RUN", help="compare two runs")
     return parser.parse_intermixed_args(argv)
 
 
@@ -50,34 +47,26 @@ def report(argv: list[str]) -> None:
     if asked.diff:
         from leyden.report.difference import difference
 
-        sys.stdout.write(difference(*(paths.find(run, logs).directory for run in asked.diff)))
+        print(difference(*(paths.find(run, logs).directory for run in asked.diff)))
         return
 
     places = asked.places or [folder for folder in paths.sweeps(logs) if any(folder.glob("*/run.json"))][:1]
     if not places:
         folder = paths.in_words(logs)
-        raise UserError(f"There is no sweep in {folder}; python src/report.py {folder / 'train'} shows single runs.")
-    runs = results.read_all(places, logs)
-    chosen = reduce(results.where, asked.where, runs[runs.objective.notna()])
-    if chosen.empty:
+        raise UserError(f"There is no sweep in {folder}; type python src/report.py {folder / 'train'}.")
+    runs = reduce(results.where, asked.where, results.read_all(places, logs))
+    if not runs.objective.notna().any():
         raise UserError(f"No run has {' and '.join(asked.where) or 'a config.yaml'}.")
-    made = tables.tables(chosen, asked.metric)
+    made = tables.tables(runs[runs.objective.notna()], asked.metric)
     print(tables.written(made, asked.form))
-    for line in remarks(runs):
-        print(line, file=sys.stdout if asked.form == "text" else sys.stderr)
+    failed = runs[~runs.status.isin([*DONE, Status.RUNNING])]
+    for (status, reason), group in failed.groupby(["status", "reason"], sort=False):
+        why = f" ({reason[:120]})" if reason else ""
+        print(f"{status}: {listed(group.run)}{why}", file=sys.stdout if asked.form == "text" else sys.stderr)
     if asked.plot:
         from leyden.report.picture import draw
 
         draw(made, Path(asked.plot))
-
-
-def remarks(runs: pandas.DataFrame) -> Iterator[str]:
-    """A line for each kind of trouble, with the first of the runs that have it."""
-    trouble, folder = runs[~runs.status.isin([*DONE, Status.RUNNING, Status.UNKNOWN])], tables.above(runs.path)
-    for (status, reason), group in trouble.groupby(["status", "reason"], sort=False):
-        yield f"{status}: {tables.named(group.path, folder)}" + (f" ({reason[:120]})" if reason else "")
-    for files, group in runs[runs.damaged != ""].groupby("damaged"):
-        yield f"half-written: {tables.named(group.path, folder)} ({files})"
 
 
 if __name__ == "__main__":

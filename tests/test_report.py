@@ -57,6 +57,8 @@ def test_several_places_names_and_conditions(say, tmp_path):
     assert rows[0]["value"] == 0.99 and len(rows) == 3
     only = json.loads(say(tmp_path / "sweep", "--where", "optimizer.lr=1e-3", "--where", "seed=1", "--json").out)
     assert [row["value"] for row in only] == [0.6]
+    Run(tmp_path / "sweep" / "a" / "3").update(status="failed")
+    assert "failed" not in say(tmp_path / "sweep", "--where", "optimizer.lr=1e-3").out
     assert "test/acc first" in say(tmp_path / "sweep", "--metric", "test/acc").out
 
 
@@ -72,11 +74,11 @@ def test_trouble_is_named_in_last_lines(say, tmp_path):
     folder = sweep(tmp_path / "sweep" / "a", 6)
     Run(folder / "1").update(status="failed", reason="ValueError: boom\nmore")
     Run(folder / "2").update(status="running")
-    (folder / "3" / "metrics.json").write_text("{")
+    (folder / "3" / "config.yaml").write_text("{")
     assert say(folder).out.splitlines()[-3:] == [
         "failed: 1 (ValueError: boom more)",
         "killed: 2",
-        "half-written: 3 (metrics.json)",
+        "unknown: 3 (its files cannot be read)",
     ]
 
 

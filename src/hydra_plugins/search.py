@@ -14,7 +14,7 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
-from leyden import Failed, UserError, require
+from leyden import Failed, UserError, listed, require
 from leyden.launch import cluster, sweeps
 from leyden.run import configs, paths
 from leyden.run.run import DONE, Status
@@ -110,7 +110,7 @@ def conclude(directory: Path, allowed: int) -> None:
     where = shlex.quote(str(paths.in_words(directory)))
     print("jobs:", ", ".join(f"{n} {status}" for status, n in runs.status.value_counts().items()))
     print(f"table and picture: python src/report.py {where} --plot report.png", flush=True)
-    failed = runs.path[~runs.status.isin([*DONE, Status.RUNNING])]
+    failed = runs.run[~runs.status.isin([*DONE, Status.RUNNING])]
     if len(failed) > allowed:
         again = f"python src/train.py sweep={where} retry_failed=true"
-        raise Failed(f"Failed jobs: {tables.named(failed, directory.resolve())}; see train.log of each. Again: {again}")
+        raise Failed(f"Failed jobs: {listed(failed)}; see train.log of each. Try again: {again}")

@@ -1,7 +1,6 @@
-"""Learning-rate factors as pure functions of the optimizer step and the steps of the run.
+"""Learning-rate factors: the share of the peak rate for optimizer step `step`, from 0, of a run of `total` steps.
 
-Each returns the share of the peak rate for optimizer step `step` (from 0) of `total`. The curve ends at step = total,
-one after the last step of the run, so that no step is taken at a rate of zero; later steps stay at that value. A factor
+The curve ends at step = total, one after the last step of the run, so that no step is taken at a rate of zero. A factor
 that depends on `total`, so that a longer run stretches it, has the attribute `depends_on_total`.
 """
 
@@ -15,7 +14,7 @@ def constant(step: float, total: float | None, warmup_steps: int = 0) -> float:
 
 
 def cosine(step: int, total: float | None, warmup_steps: int = 0, final: float = 0.0) -> float:
-    """Linear warm-up, then half a cosine from 1 to `final` (Loshchilov and Hutter 2017, arXiv:1608.03983)."""
+    """Linear warm-up, then half a cosine from 1 to `final` (arXiv:1608.03983)."""
     end = _end(total, "cosine")
     now = min(step, end)
     if now < warmup_steps:
@@ -26,7 +25,7 @@ def cosine(step: int, total: float | None, warmup_steps: int = 0, final: float =
 def onecycle(
     step: int, total: float | None, warmup_steps: int | None = None, start: float = 0.04, final: float = 0.0001
 ) -> float:
-    """Half a cosine up from `start` to 1, another down to `final` (Smith and Topin 2017, arXiv:1708.07120)."""
+    """Half a cosine up from `start` to 1, another down to `final` (arXiv:1708.07120)."""
     end = _end(total, "onecycle")
     rise = round(0.3 * end) if warmup_steps is None else warmup_steps
     now = min(step, end)
@@ -50,7 +49,7 @@ cosine.depends_on_total = onecycle.depends_on_total = step.depends_on_total = Tr
 
 
 def _anneal(first: float, last: float, share: float) -> float:
-    """Half a cosine from `first` at share 0 to `last` at share 1."""
+    """Half a cosine from `first` to `last`."""
     return last + (first - last) * (1 + math.cos(math.pi * share)) / 2
 
 

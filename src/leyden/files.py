@@ -1,10 +1,10 @@
-"""Writing a file whole, JSON that a reader never sees half written, and locks."""
+"""Files that are written whole, JSON, and locks."""
 
 import json
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,33 +13,23 @@ from filelock import FileLock
 
 @contextmanager
 def replacing(path: Path, synced: bool = False) -> Iterator[Path]:
-    """A path beside the file, which takes the file's place at the end; after an error the file is as it was.
+    """A path beside the file, which takes its place at the end; after an error the file is as it was.
 
-    `synced`: the disk has it before this returns, so that a power cut leaves the old file or the new one.
+    `synced`: a power cut leaves the old file or the new one.
     """
     beside = path.with_name(f".{path.name}.part")
     try:
         yield beside
         if synced:
-            sync(beside)
+            with beside.open("rb+") as file:
+                os.fsync(file.fileno())
         os.replace(beside, path)
-        if synced and os.name == "posix":
-            sync(path.parent)
     finally:
-        with suppress(OSError):
-            beside.unlink()
-
-
-def sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        beside.unlink(missing_ok=True)
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The content of a JSON file; empty when it is not there, half written, or another's."""
+    """The content of a JSON file; empty where it is not there, half written, or another's."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -57,6 +47,6 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 def lock(path: Path, seconds: float = -1) -> FileLock:
     """A lock for `with`, which the system lets go of when the process ends.
 
-    `seconds`: after which waiting for it ends in filelock.Timeout; -1: never.
+    `seconds`: after which waiting ends in filelock.Timeout.
     """
     return FileLock(path, timeout=seconds)

@@ -9,7 +9,7 @@ from torch import Tensor
 class EMA(WeightAveraging):
     """Validates, tests and keeps an average of the weights (Polyak and Juditsky 1992, doi:10.1137/0330046).
 
-    After n updates the decay is at most (1 + n) / (10 + n); else a short run would stay near its first weights.
+    After n updates the decay is at most (1 + n) / (10 + n), or a short run would stay near its first weights.
     """
 
     def __init__(self, decay: float = 0.999, update_every_n_steps: int = 1):

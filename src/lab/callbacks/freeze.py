@@ -1,6 +1,5 @@
 """Fine-tuning: the head alone first, then everything."""
 
-import logging
 from typing import Any
 
 from lightning import LightningModule, Trainer
@@ -8,8 +7,6 @@ from lightning.pytorch.callbacks import Callback
 from torch import nn
 
 from leyden import UserError
-
-log = logging.getLogger(__name__)
 
 
 class Freeze(Callback):
@@ -19,20 +16,17 @@ class Freeze(Callback):
         self.until_epoch = until_epoch
 
     def setup(self, trainer: Trainer, task: LightningModule, stage: str) -> None:
-        """Raises UserError if the model has no part that is called head."""
-        self.body = [part for name, part in task.model.named_children() if name != "head"]
+        self.body = nn.ModuleList(part for name, part in task.model.named_children() if name != "head")
         if len(self.body) == len(list(task.model.children())):
             raise UserError(f"callbacks=[freeze] needs a model with a head; {type(task.model).__name__} has none.")
-        if stage == "fit" and trainer.is_global_zero and not getattr(task.model, "pretrained", True):
-            log.warning("The frozen part of the model is random; type model.weights=DEFAULT for published weights.")
-        self.parameters = [p for part in self.body for p in part.parameters() if p.requires_grad]
+        self.parameters = [p for p in self.body.parameters() if p.requires_grad]
 
     def on_train_start(self, trainer: Trainer, task: LightningModule) -> None:
         self.on_train_epoch_start(trainer, task)  # a resume in mid-epoch does not call it
 
     def on_train_epoch_start(self, trainer: Trainer, task: LightningModule) -> None:
         self.frozen = trainer.current_epoch < self.until_epoch
-        for module in (module for part in self.body for module in part.modules()):
+        for module in self.body.modules():
             if isinstance(module, nn.modules.batchnorm._NormBase):
                 module.train(not self.frozen)
         if trainer.world_size == 1:  # saves their backward pass; DDP must know all parameters from the start

@@ -9,7 +9,7 @@ from leyden.data.folders import installed
 
 
 class Diabetes(DataModule):
-    """Age, sex, body mass index, blood pressure and six blood values, in their units; y is a score from 25 to 346."""
+    """Age, sex, body mass index, blood pressure and six blood values; y is a score from 25 to 346."""
 
     def read(self, split: str) -> tuple[Tensor, Tensor] | None:
         if split != "train":

@@ -15,7 +15,7 @@ def bundled() -> tuple[Tensor, Tensor]:
 
 
 class Digits(DataModule):
-    """Pictures of 1 x 8 x 8; the 17 grey levels of the source are spread over 0..255."""
+    """Pictures of 1 x 8 x 8; the 17 grey levels are spread over 0..255."""
 
     classes = [str(digit) for digit in range(10)]
 
@@ -27,10 +27,7 @@ class Digits(DataModule):
 
 
 class Ink(Digits):
-    """The same as sequences of T x 3: row and column in 0..7 and ink in 0..1 of each pixel that has any, in scan order.
-
-    The labels are those of `Digits`, and so are the splits.
-    """
+    """The same as sequences of T x 3: row and column in 0..7 and ink in 0..1 of each pixel that has any, by rows."""
 
     def read(self, split: str) -> tuple[list[Tensor], Tensor] | None:
         if split != "train":

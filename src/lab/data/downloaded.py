@@ -1,4 +1,4 @@
-"""MNIST, Fashion-MNIST, CIFAR-10 and CIFAR-100, as torchvision downloads, checks and reads them."""
+"""MNIST, Fashion-MNIST, CIFAR-10 and CIFAR-100, as torchvision reads them."""
 
 import logging
 from pathlib import Path
@@ -33,24 +33,25 @@ class MNIST(DataModule):
         return x, torch.as_tensor(source.targets)
 
     def source(self, train: bool) -> datasets.VisionDataset:
-        """The reader of a split; one process downloads, others wait. Raises UserError for missing or damaged files."""
+        """The reader of a split; one process downloads, others wait. UserError where files are missing or damaged."""
         try:
             return self.reader(self.data_dir, train)
-        except Exception:  # not there, damaged, or still being unpacked by another process
+        except Exception:  # not there, damaged, or being unpacked
             log.info("%s is not complete in %s; downloading it.", self.title, self.data_dir)
+
         try:
             self.data_dir.mkdir(parents=True, exist_ok=True)
-            with lock(self.data_dir / f".{self.title}.lock"):  # released when its process ends
+            with lock(self.data_dir / f".{self.title}.lock"):
                 return self.reader(self.data_dir, train, download=True)
-        except Exception as error:  # sockets, archives and readers have errors of many kinds
+        except Exception as error:
             what = f"{self.title} is missing or damaged in {self.data_dir} and cannot be downloaded"
-            raise UserError(f"{what} ({said(error)}); {self.by_hand()}.") from error
+            raise UserError(f"{what} ({said(error)}); put {self.files()}.") from error
 
-    def by_hand(self) -> str:
-        """What to do without a network."""
+    def files(self) -> str:
+        """What to put where without a network."""
         names = ", ".join(name for name, _ in self.reader.resources)
-        folder = self.data_dir / self.reader.__name__ / "raw"  # torchvision never replaces what was unpacked there
-        return f"put {names} from {self.reader.mirrors[0]} into the empty folder {folder}"
+        folder = self.data_dir / self.reader.__name__ / "raw"  # whose files torchvision never replaces
+        return f"{names} from {self.reader.mirrors[0]} into the empty folder {folder}"
 
 
 class FashionMNIST(MNIST):
@@ -64,8 +65,8 @@ class CIFAR10(MNIST):
 
     reader = datasets.CIFAR10
 
-    def by_hand(self) -> str:
-        return f"put {self.reader.filename} from {self.reader.url} into {self.data_dir}"
+    def files(self) -> str:
+        return f"{self.reader.filename} from {self.reader.url} into {self.data_dir}"
 
 
 class CIFAR100(CIFAR10):

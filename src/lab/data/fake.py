@@ -11,7 +11,7 @@ from leyden.data.datamodule import DataModule
 
 
 class Fake(DataModule):
-    """Noise with a faint pattern of its class, so that a model can learn something."""
+    """Noise with a faint pattern of its class."""
 
     def __init__(self, shape: list[int], num_classes: int = 10, num_samples: int = 1000, **loader: Any):
         super().__init__(**loader)

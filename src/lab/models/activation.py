@@ -1,4 +1,4 @@
-"""The nonlinearity of a model by its name, and the initialisation that goes with it."""
+"""The nonlinearity of a model by its name, and the initialisation for it."""
 
 from torch import nn
 
@@ -17,10 +17,7 @@ def act(name: str) -> nn.Module:
 
 
 def kaiming_(module: nn.Module) -> None:
-    """Normal weights of variance 2 / fan-in, zero bias (He et al. 2015, arXiv:1502.01852); for `Module.apply`.
-
-    squared_relu squares the scale at each layer: normalise before it.
-    """
+    """Normal weights of variance 2 / fan-in, zero bias (arXiv:1502.01852); for `Module.apply`."""
     if isinstance(module, (nn.Linear, nn.Conv2d)):
         nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
         if module.bias is not None:

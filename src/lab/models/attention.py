@@ -10,10 +10,7 @@ from .activation import act
 
 
 class Block(nn.Module):
-    """Pre-norm self-attention and dense layers with residual connections: B, T, W -> B, T, W.
-
-    Vaswani et al. 2017, arXiv:1706.03762; Xiong et al. 2020, arXiv:2002.04745.
-    """
+    """Pre-norm attention and dense layers (arXiv:1706.03762, arXiv:2002.04745): B, T, W -> B, T, W."""
 
     def __init__(self, width: int, heads: int, dropout: float, activation: str = "gelu"):
         super().__init__()
@@ -23,13 +20,8 @@ class Block(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.qkv = nn.Linear(width, 3 * width)
         self.out = nn.Sequential(nn.Linear(width, width), nn.Dropout(dropout))
-        self.mlp = nn.Sequential(
-            nn.LayerNorm(width),
-            nn.Linear(width, 4 * width),
-            act(activation),
-            nn.Linear(4 * width, width),
-            nn.Dropout(dropout),
-        )
+        dense = nn.Linear(width, 4 * width), act(activation), nn.Linear(4 * width, width)
+        self.mlp = nn.Sequential(nn.LayerNorm(width), *dense, nn.Dropout(dropout))
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """`mask` is bool, B, 1, 1, T: true for valid steps."""
@@ -41,7 +33,7 @@ class Block(nn.Module):
 
 
 def sinusoids(steps: int, width: int, device: torch.device | None = None) -> Tensor:
-    """T, W of sines and cosines of the step, in periods from 2 pi to 20,000 pi steps (arXiv:1706.03762)."""
+    """T, W of sines and cosines of the step, in periods from 2 pi to 20,000 pi steps."""
     frequency = torch.exp(torch.arange((width + 1) // 2, device=device) * (-2 * math.log(1e4) / width))
     angle = torch.arange(steps, device=device)[:, None] * frequency
     return torch.cat([angle.sin(), angle.cos()], -1)[:, :width]

@@ -27,12 +27,12 @@ class CNN(nn.Module):
         layers: list[nn.Module] = []
         for width in channels:
             layers.append(nn.Conv2d(planes, width, 3, padding=1, bias=False))
-            # Pooling before BatchNorm leaves it a quarter of the pixels.
             stride = tuple(2 if side >= SMALLEST else 1 for side in sides)
             if max(stride) > 1:
                 layers.append(nn.MaxPool2d(stride))
             layers += [nn.BatchNorm2d(width), act(activation)]
             planes, sides = width, [side // s for side, s in zip(sides, stride, strict=True)]
+
         self.body = nn.Sequential(*layers).apply(kaiming_)
         self.pool = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(dropout))
         self.head = nn.Linear(planes, num_classes)

@@ -20,8 +20,7 @@ class Block(nn.Module):
     def __init__(self, planes: int, width: int, stride: int, activation: str):
         super().__init__()
         self.residual = nn.Sequential(conv(planes, width, 3, stride), act(activation), conv(width, width, 3))
-        # A block starts as its shortcut (Goyal et al. 2017, arXiv:1706.02677).
-        nn.init.zeros_(self.residual[-1].get_parameter("1.weight"))
+        nn.init.zeros_(self.residual[-1].get_parameter("1.weight"))  # it starts as its shortcut (arXiv:1706.02677)
         same = planes == width and stride == 1
         self.shortcut = nn.Identity() if same else conv(planes, width, 1, stride)
         self.act = act(activation)
@@ -49,6 +48,7 @@ class ResNet(nn.Module):
             for block in range(blocks):
                 layers.append(Block(planes, width, 2 if stage > 0 and block == 0 else 1, activation))
                 planes = width
+
         self.body = nn.Sequential(*layers).apply(kaiming_)
         self.pool = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(dropout))
         self.head = nn.Linear(planes, num_classes)

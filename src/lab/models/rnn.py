@@ -13,8 +13,7 @@ CELLS = {"gru": nn.GRU, "lstm": nn.LSTM}
 class RNN(nn.Module):
     """GRU or LSTM, then the mean or the last output: (B, T, F padded; B lengths) -> B x num_classes."""
 
-    # Each layer has one module per direction, and `back` reads reversed sequences. The numbers are those of packed
-    # sequences, but this is faster on a CPU and can be exported.
+    # `back` reads reversed sequences: the numbers of packed sequences, but faster on a CPU and fit for export.
     def __init__(
         self,
         in_shape: Sequence[int | None],
@@ -28,7 +27,7 @@ class RNN(nn.Module):
     ):
         super().__init__()
         if cell not in CELLS or pooling not in ("mean", "last"):
-            raise ValueError(f"`cell` must be gru or lstm and `pooling` mean or last; got `{cell}` and `{pooling}`")
+            raise ValueError(f"`cell` must be gru or lstm, `pooling` mean or last; got `{cell}` and `{pooling}`")
         self.pooling = pooling
         width = hidden * (1 + bidirectional)
         inputs = [shape.features(in_shape)] + [width] * (layers - 1)
@@ -36,6 +35,7 @@ class RNN(nn.Module):
         self.back = nn.ModuleList(CELLS[cell](size, hidden, batch_first=True) for size in inputs if bidirectional)
         self.dropout = nn.Dropout(dropout)  # on the input of each layer but the first, and of the head
         self.head = nn.Linear(width, num_classes)
+
         for name, weight in self.named_parameters():
             if "weight_hh" in name:  # orthogonal for each gate (Saxe et al. 2014, arXiv:1312.6120)
                 for gate in weight.data.split(hidden):

@@ -1,7 +1,4 @@
-"""The shape of a sample, and the lengths of padded sequences.
-
-`in_shape` has no batch dimension; None is a length that varies. `lengths` is B of int64; what follows is padding.
-"""
+"""The shape of a sample, without its batch and with None for a length that varies, and lengths of padded sequences."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +10,7 @@ from torch import Tensor
 def picture(in_shape: Sequence[int]) -> tuple[int, int, int]:
     """C, H, W; ValueError if the samples are no pictures."""
     if len(in_shape) != 3:
-        raise ValueError(f"this model takes pictures C x H x W, but a sample is {spell(in_shape)}")
+        raise mistake("pictures C x H x W", in_shape)
     channels, height, width = in_shape
     return channels, height, width
 
@@ -21,26 +18,27 @@ def picture(in_shape: Sequence[int]) -> tuple[int, int, int]:
 def features(in_shape: Sequence[int | None]) -> int:
     """F of sequences T x F; ValueError if the samples are no sequences."""
     if len(in_shape) != 2 or in_shape[0] is not None or in_shape[1] is None:
-        raise ValueError(f"this model takes sequences T x F, but a sample is {spell(in_shape)}")
+        raise mistake("sequences T x F", in_shape)
     return in_shape[1]
 
 
 def size(in_shape: Sequence[int | None]) -> int:
     """The number of values in a sample; ValueError if it varies."""
     if None in in_shape:
-        raise ValueError(f"this model takes samples of one size, but a sample is {spell(in_shape)}")
+        raise mistake("samples of one size", in_shape)
     return math.prod(length for length in in_shape if length is not None)
 
 
-def spell(in_shape: Sequence[int | None]) -> str:
-    """The shape as text, and the models that take it."""
+def mistake(takes: str, in_shape: Sequence[int | None]) -> ValueError:
+    """What to say to samples of another shape: the models that take them."""
     kinds = {3: "mlp, cnn, resnet, vit or torchvision", 2: "rnn or transformer"}
-    text = " x ".join("T" if length is None else str(length) for length in in_shape)
-    return f"{text}; type model={kinds.get(len(in_shape), 'mlp')}"
+    shape = " x ".join("T" if length is None else str(length) for length in in_shape)
+    fix = f"type model={kinds.get(len(in_shape), 'mlp')}"
+    return ValueError(f"this model takes {takes}, but a sample is {shape}; {fix}")
 
 
 def valid(lengths: Tensor, steps: int) -> Tensor:
-    """B -> B, T of bool: true where the step is part of the sequence; an empty one counts as one step."""
+    """B -> B, T of bool: true where a step is no padding; an empty sequence counts as one step."""
     return torch.arange(steps, device=lengths.device) < lengths.clamp(min=1)[:, None]
 
 

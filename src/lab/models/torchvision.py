@@ -11,10 +11,7 @@ from . import shape
 
 
 class Torchvision(nn.Module):
-    """A `backbone` without its classifier, and a linear `head`: B, C, H, W -> B x num_classes.
-
-    Other than 3 channels are averaged, and the mean is repeated 3 times.
-    """
+    """A `backbone` and a linear `head`: B, C, H, W -> B x num_classes; other than 3 channels become 3 of their mean."""
 
     def __init__(
         self,
@@ -26,9 +23,10 @@ class Torchvision(nn.Module):
     ):
         super().__init__()
         planes, height, width = shape.picture(in_shape)
-        self.size, self.pretrained = size, weights is not None
+        self.size = size
         self.backbone = network(arch, weights)
         self.head = nn.Linear(remove_classifier(self.backbone), num_classes)
+
         try:
             with torch.no_grad():
                 self.eval()(torch.zeros(1, planes, height, width))
@@ -45,15 +43,15 @@ class Torchvision(nn.Module):
 
 
 def network(arch: str, weights: str | None) -> nn.Module:
-    """The network without auxiliary outputs; ValueError if it cannot be built."""
+    """The network without auxiliary outputs; ValueError where there is none."""
     known = list(torchvision.models.get_model_weights(arch).__members__)
     if weights not in (None, *known):
         raise ValueError(f"`weights` of {arch} must be one of null, {', '.join(known)}; got `{weights}`")
     try:
         net = torchvision.models.get_model(arch, weights=weights)
     except (OSError, RuntimeError) as error:  # no connection, or a damaged file
-        what = f"the weights of {arch} cannot be fetched ({error})"
-        raise ValueError(f"{what}; go online once, or type model.weights=null") from error
+        fix = "go online once, or type model.weights=null"
+        raise ValueError(f"the weights of {arch} cannot be fetched ({error}); {fix}") from error
     for name in ("aux1", "aux2", "AuxLogits"):
         if hasattr(net, name):
             setattr(net, name, None)
@@ -62,8 +60,8 @@ def network(arch: str, weights: str | None) -> nn.Module:
 
 
 def remove_classifier(net: nn.Module) -> int:
-    """Remove the classifying layer; returns the number of features."""
-    kind = nn.Linear if any(isinstance(layer, nn.Linear) for layer in net.modules()) else nn.Conv2d  # SqueezeNet's
-    name, layer = [(name, layer) for name, layer in net.named_modules() if isinstance(layer, kind)][-1]
+    """Remove the classifying layer; returns how many features it had."""
+    kind = nn.Linear if any(isinstance(layer, nn.Linear) for layer in net.modules()) else nn.Conv2d  # SqueezeNet
+    *_, (name, layer) = ((name, layer) for name, layer in net.named_modules() if isinstance(layer, kind))
     net.set_submodule(name, nn.Identity())
     return layer.weight.shape[1]

@@ -26,8 +26,7 @@ class ViT(nn.Module):
         super().__init__()
         planes, *sides = shape.picture(in_shape)
         rows, columns = (-(-side // patch) for side in sides)
-        # Zeros at the right and the bottom complete the patches.
-        pad = nn.ZeroPad2d((0, columns * patch - sides[1], 0, rows * patch - sides[0]))
+        pad = nn.ZeroPad2d((0, columns * patch - sides[1], 0, rows * patch - sides[0]))  # to whole patches
         self.embed = nn.Sequential(pad, nn.Conv2d(planes, width, patch, stride=patch), nn.Flatten(2))
         self.positions = nn.Parameter(grid(rows, columns, width))
         self.dropout = nn.Dropout(dropout)
@@ -41,7 +40,7 @@ class ViT(nn.Module):
 
 
 def grid(rows: int, columns: int, width: int) -> Tensor:
-    """Initial positions, rows * columns x W: half of each vector encodes the row, half the column."""
+    """Initial positions, rows * columns x W: half of each is of the row, half of the column."""
     row = sinusoids(rows, width // 2)[:, None].expand(-1, columns, -1)
     column = sinusoids(columns, width - width // 2).expand(rows, -1, -1)
     return torch.cat([row, column], -1).flatten(0, 1)

@@ -10,7 +10,7 @@ from leyden.ops import kernels
 
 
 class SquaredReLU(nn.Module):
-    """max(x, 0)^2 of floating point of any shape and strides; exports hold `reference`, to need nothing of ours."""
+    """max(x, 0)^2 of floating point of any shape; exports hold `reference`, to need nothing of ours."""
 
     def __init__(self):
         super().__init__()
@@ -23,11 +23,11 @@ class SquaredReLU(nn.Module):
 
 
 def reference(x: Tensor) -> Tensor:
-    """The same in plain PyTorch, with PyTorch's derivatives: the same bits, NaN and infinities included."""
+    """The same in plain PyTorch: the same bits, NaN and infinities included."""
     return torch.relu(x).square()
 
 
-# The operator and its derivative without a kernel for the device.
+# The operator and its derivative, without a kernel
 @torch.library.custom_op("leyden::squared_relu", mutates_args=())
 def operator(x: Tensor) -> Tensor:
     return torch.square(torch.relu(x), out=torch.empty_like(x))
@@ -41,7 +41,7 @@ def derivative(grad: Tensor, x: Tensor) -> Tensor:
 squared_relu, squared_relu_backward = torch.ops.leyden.squared_relu, torch.ops.leyden.squared_relu_backward
 
 
-# Derivatives; the second one is for gradients of gradients.
+# Derivatives; the second is for gradients of gradients.
 def keep(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
     ctx.save_for_backward(*inputs)
 
@@ -58,10 +58,10 @@ def second(ctx: Any, change: Tensor) -> tuple[Tensor, Tensor]:
 operator.register_autograd(first, setup_context=keep)
 derivative.register_autograd(second, setup_context=keep)
 
-# Shapes, types and strides of the results, for torch.compile and torch.export.
+# Shapes, types and strides, for torch.compile and torch.export
 operator.register_fake(torch.empty_like)
 derivative.register_fake(lambda grad, x: torch.empty_like(x))
 
-# Under autocast in float32, as torch's own powers on a GPU: a square leaves the range of fp16 at 256.
+# Under autocast in float32: a square leaves the range of fp16 at 256.
 for device in ("cpu", "cuda"):
     operator.register_autocast(device, torch.float32)

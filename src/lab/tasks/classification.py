@@ -9,11 +9,11 @@ from torchmetrics.classification import MulticlassAccuracy, MulticlassConfusionM
 
 from leyden.tasks.supervised import Supervised
 
-MANY = 1000  # classes: of more, a confusion matrix is too large to keep
+MANY = 1000  # classes, of which a confusion matrix can be kept
 
 
 class Classification(Supervised):
-    """Learns class indices from logits of B x num_classes. Logs the plain accuracy and the F1 averaged over classes."""
+    """Learns class indices from logits of B x num_classes; logs plain accuracy and the F1 averaged over classes."""
 
     counted, meaning, targets = ("acc",), "probs", "classes"
 

@@ -21,21 +21,14 @@ class FocalLoss(nn.Module):
 
 
 class WeightedCrossEntropy(nn.Module):
-    """Cross-entropy in which all classes of the training data weigh the same together.
-
-    A sample of a class of `count` weighs samples / (classes * count); the mean is over samples, not over weights as in
-    torch, which would depend on who shares a batch.
-    """
-
-    weight: Tensor
+    """Cross-entropy in which all classes of the training data weigh the same; the mean is over samples, not weights."""
 
     def __init__(self, counts: Sequence[int], label_smoothing: float = 0.0):
         super().__init__()
         self.label_smoothing = label_smoothing
         count = torch.tensor(counts, dtype=torch.float32)
         weight = count.sum() / ((count > 0).sum() * count.clamp(min=1))
-        self.register_buffer("weight", weight * (count > 0))
+        self.weight = nn.Buffer(weight * (count > 0))
 
     def forward(self, logits: Tensor, y: Tensor) -> Tensor:
-        """logits: B x classes; y: B class indices; the mean over B."""
         return cross_entropy(logits, y, self.weight, reduction="none", label_smoothing=self.label_smoothing).mean()

@@ -1,71 +1,63 @@
-"""Runs as a pandas frame, a row for each: its status, the keys of its config, its metrics."""
+"""Runs as a pandas frame: the status of each, the keys of its config, its metrics."""
 
-import csv
 import json
-import math
+import os
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import pandas
 import yaml
+from pandas import DataFrame, isna, read_csv
 
 from leyden import UserError, listed, require
 from leyden.run import paths
-from leyden.run.configs import NEEDED
 from leyden.run.keys import direction, role
 from leyden.run.run import Run, Status, status_of
 
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the one in C is ten times faster
 MISSING = "-"
-# columns that are neither metrics nor keys of the config
-FACTS = ["path", "status", "reason", "damaged", "monitor", "best_epoch", "seconds", "samples_per_second"]
+# columns besides metrics and keys of the config
+FACTS = ("run", "path", "status", "reason", "threads", "monitor", "best_epoch", "seconds", "samples_per_second")
 
 
-def results(folder: Path | str, metric: str | None = None) -> pandas.DataFrame:
-    """`leyden.results`: the rows of `read_all`; with a metric its best value of each run, and the best run first.
-
-    Raises UserError where there is no run, or none has the metric.
-    """
+def results(folder: Path | str, metric: str | None = None) -> DataFrame:
+    """`leyden.results`: what `read_all` says; with a metric the best run first. UserError where there is none."""
     runs = read_all([folder], paths.logs_folder())
     if metric:
-        check_metric(runs, metric)
-        mode = mode_of(runs, metric)
-        runs[metric] = with_best(runs, metric, mode).value
+        found, mode = judged(runs, metric)
+        runs[metric] = found.value
         runs = runs.sort_values(metric, ascending=mode == "min", ignore_index=True) if mode else runs
     return runs.infer_objects()
 
 
-def curves(run: Path | str) -> pandas.DataFrame:
-    """`leyden.curves`: the metrics.csv of what `run=` takes, a row for each step or epoch. Raises UserError."""
+def curves(run: Path | str) -> DataFrame:
+    """`leyden.curves`: the metrics.csv of what `run=` takes."""
     return logged(paths.find(str(run), paths.logs_folder()).directory)
 
 
-def read_all(places: Iterable[Path | str], logs: Path) -> pandas.DataFrame:
-    """The runs in folders and the folders below, each once; a folder may be typed from the project, or as a name=.
+def read_all(places: Iterable[Path | str], logs: Path) -> DataFrame:
+    """The runs in folders and below, each once; a folder may be one of the project, or a name=.
 
-    Columns are FACTS; the keys of the config, with interpolations as they are written; and the metrics, such as
-    `val/acc`: of the objective and of what was monitored the best value, of others the last. Raises UserError where
-    there is no such folder, or no run.
+    Columns are FACTS, the keys of the config but for references, and metrics: of the objective the best value, else the
+    last. UserError where there is no folder, or no run.
     """
     folders: dict[Path, None] = {}
     for place in places:
         near = Path(place).expanduser(), paths.in_project(place), logs / "train" / place
         if not (found := [path for path in near if path.is_dir()]):
-            raise UserError(f"{place} is no folder; type a run, a sweep, or a folder of them, such as logs/train.")
+            raise UserError(f"{place} is no folder; type a run, or a folder of runs, such as logs/train.")
         folders |= dict.fromkeys(run_folders(found[0]))
     rows = [row for row in map(read, folders) if row]
     if not rows:
-        raise UserError(f"There is no run in {listed(places)}; python src/train.py makes one.")
-    return pandas.DataFrame(rows, dtype=object)
+        raise UserError(f"There is no run in {listed(places)}.")
+    above = os.path.commonpath([row["path"].parent for row in rows])
+    return DataFrame(rows, dtype=object).assign(run=[row["path"].relative_to(above).as_posix() for row in rows])
 
 
 def run_folders(place: Path, depth: int = 4) -> Iterator[Path]:
-    """The run directories in a folder and those below it, 2 before 10."""
+    """The runs in a folder and below, 2 before 10."""
     if (place / "run.json").exists():
         yield place.resolve()
     elif depth and place.is_dir():
@@ -74,134 +66,109 @@ def run_folders(place: Path, depth: int = 4) -> Iterator[Path]:
 
 
 def read(directory: Path) -> dict[str, Any]:
-    """The row of a run, whatever state it is in; empty for an evaluation, an export or a benchmark."""
+    """The row of a run; empty for an evaluation, an export or a benchmark."""
     run = Run(directory)
     record, metrics = run.record, run.metrics
-    row = load(run.config_file) or load(directory / ".hydra" / "config.yaml")  # of a run that ended before it began
+    row = load(run.config_file) or load(directory / ".hydra" / "config.yaml")  # of one that never began
     if "run" in row or "rounds" in row:
         return {}
-    status, whole, best = status_of(record), row.keys() >= set(NEEDED), metrics.get("best", {})
-    good = {"run.json": record, "metrics.json": metrics or status != Status.FINISHED, "config.yaml": whole}
+    status, best = status_of(record) if row else Status.UNKNOWN, metrics.get("best", {})
     objective = row.get("objective") or best.get("monitor")
     for split in ("train", "val", "test"):
         row |= {name: value for name, value in metrics.get(split, {}).items() if "/" in name}
     if best:
         row |= {objective: best.get("objective"), best["monitor"]: best["value"]}
+    reason = "its files cannot be read" if status == Status.UNKNOWN else record.get("reason") or ""
     return row | {
         "path": directory,
         "status": str(status),
-        "reason": " ".join(str(record.get("reason") or "").split()),
-        "damaged": " and ".join(name for name, content in good.items() if not content),
+        "reason": " ".join(reason.split()),
         "objective": objective,
         "monitor": best.get("monitor", objective),
-        "best_epoch": best["epoch"] + 1 if best else None,  # as people count
-        "seconds": metrics.get("seconds"),
-        "samples_per_second": metrics.get("samples_per_second"),
+        "best_epoch": best["epoch"] + 1 if best else None,
+        **{key: (record | metrics).get(key) for key in ("threads", "seconds", "samples_per_second")},
     }
 
 
 def load(file: Path) -> dict[str, Any]:
-    """Dotted key -> value of a YAML file; empty where it is none."""
-    row: dict[str, Any] = {}
-    with suppress(OSError, ValueError, yaml.YAMLError):
-        for text in re.split(r"\n(?=[^\s-])", file.read_text(encoding="utf-8")):
-            row |= section(text)
-        return row
-    return {}
+    """Dotted key -> value of a YAML file; empty where it cannot be read."""
+    try:
+        sections = re.split(r"\n(?=[^\s-])", file.read_text(encoding="utf-8"))
+        return {key: value for text in sections for key, value in section(text).items()}
+    except (OSError, ValueError, AttributeError, yaml.YAMLError):
+        return {}
 
 
-@lru_cache(maxsize=10_000)
+@lru_cache(10_000)
 def section(text: str) -> dict[str, Any]:
-    """Dotted key -> value of one key of a config with all below it; what many runs share is read once."""
-    tree = yaml.load(text, LOADER)
-    return flat(tree) if isinstance(tree, dict) else {}
+    """The same of a top-level key; what many runs share is parsed once."""
+    return flat(yaml.load(text, yaml.CSafeLoader) or {})
 
 
 def flat(node: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Dotted key -> value of nested dicts; a class is the value of its node, and lists are values."""
+    """Dotted key -> value, without references; a class is the value of its node."""
     dotted: dict[str, Any] = {}
     for name, child in node.items():
         key = prefix.removesuffix(".") if name == "_target_" and prefix else f"{prefix}{name}"
-        dotted |= flat(child, f"{key}.") if isinstance(child, dict) and child else {key: child}
+        if isinstance(child, dict) and child:
+            dotted |= flat(child, f"{key}.")
+        elif not str(child).startswith("${"):
+            dotted[key] = child
     return dotted
 
 
 def is_setting(column: str) -> bool:
-    """Whether a column is a key of the config, and not one that only labels a run."""
+    """Whether a column tells runs apart, as a key of the config."""
     return column not in FACTS and "/" not in column and role(column) != "label"
 
 
-# metrics
-
-
-def check_metric(runs: pandas.DataFrame, metric: str) -> None:
-    """Raises UserError where no run has the metric."""
-    if metric not in runs:
+def judged(runs: DataFrame, metric: str) -> tuple[DataFrame, str | None]:
+    """The runs with `value` and `epoch` of a metric; min, max or None. UserError where no run has it."""
+    if metric not in {*runs, *runs.objective}:
         known = [name for name in runs if "/" in name]
         near = get_close_matches(metric, known, 1) or known
         raise UserError(f"No run has the metric {metric}; what there is: {listed(near) or 'none yet'}.")
+    name = metric.rpartition("/")[2]
+    same = runs[[str(monitor).rpartition("/")[2] == name for monitor in runs.monitor]]
+    mode = next((mode for mode in same.get("checkpoint.mode", []) if mode in ("min", "max")), direction(name))
+    best = (runs.monitor == metric) | (runs.objective == metric) | metric.startswith("test/")
+    return runs.assign(value=runs.get(metric), epoch=runs.best_epoch.where(best)), mode
 
 
-def mode_of(runs: pandas.DataFrame, metric: str) -> str | None:
-    """min or max, as the runs say of what they monitor, else as its name does; None: unknown."""
-    same = [str(monitor).rpartition("/")[2] == metric.rpartition("/")[2] for monitor in runs.monitor]
-    typed = [mode for mode in runs[same].get("checkpoint.mode", []) if mode in ("min", "max")]
-    return (typed or [direction(metric)])[0]
-
-
-def with_best(runs: pandas.DataFrame, metric: str, mode: str | None) -> pandas.DataFrame:
-    """The runs with `value` of a metric and its `epoch`: of the best weights, else the best, or the last."""
-    judged = (runs.monitor == metric) | (runs.objective == metric)
-    known = (judged & runs.best_epoch.notna()) | metric.startswith("test/")
-    runs = runs.assign(value=runs[metric].where(known) if metric in runs else None, epoch=runs.best_epoch.where(known))
-    for row, path in runs.path[~known].items():
-        values = curve(path, metric)
-        if not values.empty:
-            epoch = values.idxmin() if mode == "min" else values.idxmax() if mode == "max" else values.index[-1]
-            runs.at[row, "value"], runs.at[row, "epoch"] = values[epoch], epoch
-    return runs
-
-
-def curve(directory: Path | str, metric: str) -> pandas.Series:
-    """The last number of a metric in each epoch, by epochs from 1."""
-    points: dict[int, float] = {}
-    with suppress(OSError, ValueError, csv.Error):  # it is not there, or no table
-        for row in csv.DictReader((Path(directory) / "metrics.csv").read_text(encoding="utf-8").splitlines()):
-            if not math.isnan(value := float(row.get(metric) or "nan")):
-                points[int(row["epoch"]) + 1] = value
-    return pandas.Series(points, dtype=float)  # ten times as fast as by pandas
-
-
-def logged(directory: Path | str, **options: Any) -> pandas.DataFrame:
-    """The metrics.csv of a run, with options of `pandas.read_csv`; without rows where it cannot be read."""
+def logged(directory: Path | str, **options: Any) -> DataFrame:
+    """The metrics.csv of a run; without rows where it cannot be read."""
     try:
-        return pandas.read_csv(Path(directory) / "metrics.csv", **options)
-    except (OSError, ValueError):  # it is not there, or no table
-        return pandas.DataFrame({"epoch": [], "step": []})
+        return read_csv(Path(directory) / "metrics.csv", **options)
+    except (OSError, ValueError):
+        return DataFrame({"epoch": [], "step": []})
 
 
-# values as they are typed
-
-
-def where(runs: pandas.DataFrame, condition: str) -> pandas.DataFrame:
-    """The runs that have key=value; UserError where no run has the key, or it is no condition."""
+def where(runs: DataFrame, condition: str) -> DataFrame:
+    """The runs with key=value or group=option; UserError where none has the key."""
     key, equals, text = condition.partition("=")
-    near, *_ = [*get_close_matches(key, list(runs), 1), "optimizer.lr"]
-    require(bool(equals) and key in runs, "--where", f"a key of the runs and its value, as {near}=<value>", condition)
-    return runs[[matches(value, text) for value in runs[key]]]
+    group = key.replace(".", "/")
+    named = (paths.CONF / group / f"{text}.yaml").is_file()
+    good = bool(equals) and (named or key in runs)
+    require(good, "--where", "a key of the runs and its value, as optimizer.lr=<value>", condition)
+    values = list(runs.get(key, [MISSING] * len(runs)))
+    for row, run in enumerate(map(Run, runs.path if named else ())):
+        if not run.record.get("rerun"):  # which notes only what is new
+            choices = load(run.directory / ".hydra" / "hydra.yaml")
+            values[row] = choices.get(f"hydra.runtime.choices.{group}", values[row])
+    return runs[[matches(value, text) for value in values]]
 
 
 def matches(value: Any, text: str) -> bool:
-    """Whether a value is what was typed: a number, a list, a text, or the name of a class or its file."""
+    """Whether a value is what was typed, or a class of that name."""
     try:
         return float(value) == float(text)
     except (TypeError, ValueError):
-        names = str(value).lower().split(".")[-2:] if "." in str(value) else []
-        return setting(value) == text.replace(", ", ",") or text.lower().replace("_", "") in names
+        name = str(value).rpartition(".")[2].lower()
+        return setting(value) == text.replace(", ", ",") or name == text.replace("_", "").lower()
 
 
 def setting(value: Any) -> str:
     """A value of a config as one types it."""
     if isinstance(value, float):
-        return MISSING if pandas.isna(value) else f"{value:.6g}"
+        return MISSING if isna(value) else f"{value:.6g}"
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), default=str)

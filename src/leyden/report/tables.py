@@ -1,20 +1,16 @@
-"""Runs as a table, best first: what differs, and the mean and standard deviation over seeds and folds."""
+"""Runs as a table, best first: what differs, mean and deviation over seeds and folds."""
 
-import os
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
-import pandas
+from pandas import DataFrame, concat, isna
 from tabulate import tabulate
 
 from leyden import listed
-from leyden.report.results import MISSING, check_metric, is_setting, mode_of, setting, with_best
+from leyden.report.results import MISSING, is_setting, judged, setting
 from leyden.run.run import Status
 
-REPEATS = ("seed", "data.fold")  # keys of runs that are one row
-NUMBERS = ["value", "epoch", "test", "seconds", "samples_per_second"]  # of which a row has the mean
+REPEATS = ("seed", "data.fold")  # keys of one row
+NUMBERS = ["value", "epoch", "test", "seconds", "samples_per_second"]  # of a row
 STYLES = {"text": "outline", "markdown": "github", "latex": "latex_booktabs"}  # of tabulate
 
 
@@ -23,136 +19,106 @@ class Table:
     """The rows of one metric."""
 
     metric: str
-    mode: str | None  # min or max; None: unknown, and the rows are in the order of the runs
-    settings: list[str]  # the columns of what differs
-    rows: pandas.DataFrame  # settings, NUMBERS, std test_std n status runs
+    mode: str | None  # min, max, or None: they are not ranked
+    settings: list[str]  # what differs
+    rows: DataFrame  # run, settings, NUMBERS, std test_std n status runs
 
 
-def tables(runs: pandas.DataFrame, metric: str | None = None) -> list[Table]:
-    """A table for each objective, the most frequent first, or that of a metric; UserError if no run has it."""
+def tables(runs: DataFrame, metric: str | None = None) -> list[Table]:
+    """A table for each objective, or of a metric; UserError where no run has it."""
     if metric:
-        check_metric(runs, metric)
         return [table(runs, metric)]
     return [table(runs[runs.objective == name], name) for name in runs.objective.value_counts().index]
 
 
-def table(runs: pandas.DataFrame, metric: str) -> Table:
-    """Rank the rows; runs that differ in the seed or the fold alone are one, the same run once more is another."""
-    mode, keys = mode_of(runs, metric), differing(runs)
+def table(runs: DataFrame, metric: str) -> Table:
+    """Rank the rows; runs that differ in the seed or the fold alone are one, the same run once more is another.
+
+    A row has mean and deviation (n - 1) of its finished runs, or of all where none has finished, if all have numbers.
+    """
+    keys, (runs, mode) = differing(runs), judged(runs, metric)
     settings = [key for key in keys if key not in REPEATS]
-    test = None if metric.startswith("test/") else runs.get(test_of(metric))
-    runs = with_best(runs, metric, mode).assign(test=test, finished=runs.status == Status.FINISHED)
-    runs["place"] = range(len(runs))
-    texts = runs.sort_values("finished", ascending=False, kind="stable")[keys].map(str)
-    copy = texts.groupby(keys).cumcount() if keys else runs.place
-    runs["row"] = texts.groupby([*(texts[key] for key in settings), copy]).ngroup()
-    if runs.row.nunique() < len(runs):
-        keys = settings
-    rows = aggregate(runs).join(runs.drop_duplicates("row").set_index("row")[keys])
+    test = runs.get(test_of(metric))
+    runs = runs.assign(test=test, finished=runs.status == Status.FINISHED, runs=runs.path.map(str))
+    runs = runs.sort_values("finished", ascending=False, kind="stable")
+    texts = runs[keys].map(str).assign(all="")
+    texts["copy"] = texts.groupby(list(texts)).cumcount()
+    runs["row"] = texts.groupby([*settings, "copy"], sort=False).ngroup()
+
+    groups = runs.groupby("row")
+    counted = runs[runs.finished | (~groups.finished.transform("any") & runs.value.notna())]
+    numbers = counted[NUMBERS].astype(float).groupby(counted.row)
+    whole = numbers.count().eq(numbers.size(), axis=0)
+    means, deviations = numbers.mean().where(whole), numbers.std().where(whole)
+    rows = groups.agg({"run": listed, "runs": list, "finished": "any"})
+    rows["status"] = groups.status.unique().map(", ".join)
+    rows = rows.join(means.assign(std=deviations.value, test_std=deviations.test, n=numbers.size()))
+    rows["n"] = rows.n.fillna(0).astype(int)
+
+    keys = settings if len(rows) < len(runs) else keys
+    rows = rows.join(runs.drop_duplicates("row").set_index("row")[keys])
     for key in classes(runs, keys):
         rows[key] = [setting(value).rpartition(".")[2] for value in rows[key]]
     rows["rank"] = rows.value * {"min": 1, "max": -1, None: 0}[mode]
-    rows = rows.sort_values(["finished", "rank", "place"], ascending=[False, True, True], ignore_index=True)
-    return Table(metric, mode, keys, rows[[*keys, *NUMBERS, "std", "test_std", "n", "status", "runs"]])
+    rows = rows.sort_values(["finished", "rank"], ascending=[False, True], ignore_index=True)
+    return Table(metric, mode, keys, rows[["run", *keys, *NUMBERS, "std", "test_std", "n", "status", "runs"]])
 
 
-def aggregate(runs: pandas.DataFrame) -> pandas.DataFrame:
-    """By `row` of the runs: mean and sample standard deviation (n - 1) of its finished runs, where there are any.
-
-    A mean of which one has no number is none.
-    """
-    rows = runs.assign(path=runs.path.map(str)).groupby("row")
-    counted = runs[runs.finished | (~rows.finished.transform("any") & runs.value.notna())]
-    numbers = counted[NUMBERS].astype(float).groupby(counted.row)
-    n = numbers.size()
-    whole = numbers.count().eq(n, axis=0)
-    deviations = numbers.std().where(whole)
-    found = numbers.mean().where(whole).assign(std=deviations.value, test_std=deviations.test).reindex(rows.groups)
-    found["n"] = n.reindex(found.index, fill_value=0)
-    found["status"], found["runs"] = rows.status.agg(counts), rows.path.agg(list)
-    return found.assign(finished=rows.finished.any(), place=rows.place.min())
-
-
-def counts(statuses: Iterable[str]) -> str:
-    """How many there are of each, or the one that all have."""
-    each = Counter(statuses).most_common()
-    return ", ".join(f"{n} {status}" if len(each) > 1 else status for status, n in each)
-
-
-def differing(runs: pandas.DataFrame) -> list[str]:
-    """Keys of which the runs have several values; the arguments of a class are compared among runs of that class."""
-    texts = runs[list(filter(is_setting, runs))].map(str)  # what is missing is a value, too
+def differing(runs: DataFrame) -> list[str]:
+    """Keys with several values; those of a class are compared among runs of that class."""
+    texts = runs[list(filter(is_setting, runs))].map(str)
     keys = [key for key in texts if texts[key].nunique() > 1]
     above = {key: [name for name in classes(runs, keys) if key.startswith(f"{name}.")] for key in keys}
     return [key for key in keys if not above[key] or texts.groupby(above[key])[key].nunique().max() > 1]
 
 
-def classes(runs: pandas.DataFrame, keys: list[str]) -> list[str]:
-    """Those of some keys that are classes: they have keys below them."""
+def classes(runs: DataFrame, keys: list[str]) -> list[str]:
+    """Keys that have keys below them."""
     return [key for key in keys if any(name.startswith(f"{key}.") for name in runs)]
 
 
-# what is printed
-
-
 def written(made: list[Table], form: str) -> str:
-    """Tables as text, markdown, latex, csv or json; the last two have all digits."""
-    if form in STYLES:
-        return "\n".join(titled(table, form) for table in made)
-    whole = pandas.concat({table.metric: table.rows for table in made}, names=["metric"]).reset_index("metric")
-    if form == "csv":
-        return whole.assign(runs=whole.runs.map(" ".join)).to_csv(index=False)
-    return whole.to_json(orient="records", indent=2, force_ascii=False, double_precision=15) + "\n"
+    """Tables as text, markdown, latex, csv or json."""
+    if form not in STYLES:
+        whole = concat({table.metric: table.rows for table in made}, names=["metric"]).reset_index("metric")
+        if form == "csv":
+            return whole.assign(runs=whole.runs.map(" ".join)).to_csv(index=False).rstrip("\n")
+        return whole.to_json(orient="records", indent=2, force_ascii=False, double_precision=15)
+    texts = []
+    for table in made:
+        content = cells(table)
+        if form == "text":
+            unranked = f"{table.metric}, not ranked: its name does not say which is better"
+            texts.append(f"best {table.metric} first ({table.mode})" if table.mode else unranked)
+        elif form == "markdown":
+            content = content.map(lambda cell: cell.replace("|", "\\|"))
+        style = STYLES[form]
+        texts.append(tabulate(content, "keys", style, showindex=False, disable_numparse=True, stralign="right"))
+    return "\n".join(texts)
 
 
-def titled(table: Table, form: str) -> str:
-    """A table, on the screen with a line above it."""
-    content, title = cells(table), ""
-    if form == "text" and table.mode:
-        title = f"best {table.metric} first ({table.mode})\n"
-    elif form == "text":
-        title = f"{table.metric}, not ranked: its name does not say which is better\n"
-    elif form == "markdown":
-        content = content.map(lambda cell: cell.replace("|", "\\|"))
-    sides = ["left" if name in ("run", "status", *table.settings) else "right" for name in content]
-    return title + tabulate(content, "keys", STYLES[form], showindex=False, disable_numparse=True, colalign=sides)
-
-
-def cells(table: Table) -> pandas.DataFrame:
-    """The table as texts, without the columns that say nothing."""
-    rows = table.rows
-    folder = above(run for runs in rows.runs for run in runs)
-    columns = {"run": [named(runs, folder) for runs in rows.runs]}
-    columns |= {key: rows[key].map(setting) for key in table.settings}
+def cells(table: Table) -> DataFrame:
+    """The table as texts."""
+    rows, test = table.rows, test_of(table.metric)
+    columns = {"run": rows.run} | {key: rows[key].map(setting) for key in table.settings}
     columns[table.metric] = list(map(mean_and_std, rows.value, rows["std"], rows.n))
     columns["epoch"] = rows.epoch.round(1).map(setting)
-    if rows.test.notna().any():
-        columns[test_of(table.metric)] = list(map(mean_and_std, rows.test, rows.test_std, rows.n))
-    if (rows.n > 1).any():
-        columns["n"] = rows.n.map(str)
+    if rows.test.notna().any() and test != table.metric:
+        columns[test] = list(map(mean_and_std, rows.test, rows.test_std, rows.n))
+    columns["n"] = rows.n.map(str)
     columns["seconds"] = rows.seconds.round(1).map(setting)
     columns["samples/s"] = rows.samples_per_second.round().map(setting)
-    return pandas.DataFrame(columns | {"status": rows.status})
+    return DataFrame(columns | {"status": rows.status})
 
 
 def test_of(metric: str) -> str:
-    """The counterpart in the test of a metric."""
+    """The same metric in the test."""
     return f"test/{metric.rpartition('/')[2]}"
 
 
-def above(runs: Iterable[Path | str]) -> Path:
-    """The folder that all runs have in common."""
-    return Path(os.path.commonpath([os.path.dirname(run) for run in runs]))
-
-
-def named(runs: Iterable[Path | str], folder: Path) -> str:
-    """The first ten runs, from a folder above them, and how many there are besides."""
-    return listed(Path(run).relative_to(folder).as_posix() for run in runs)
-
-
 def mean_and_std(mean: float, std: float, n: int) -> str:
-    """Four decimals, or four digits where those would show none or too many."""
+    """Four decimals, or four digits."""
     if n == 0:
         return MISSING
     kind = ".4f" if mean == 0 or 1e-2 <= abs(mean) < 1e4 else ".4g"
-    return f"{mean:{kind}}" if pandas.isna(std) else f"{mean:{kind}} ± {std:{kind}}"
+    return f"{mean:{kind}}" if isna(std) else f"{mean:{kind}} ± {std:{kind}}"

@@ -110,6 +110,7 @@ def task(cfg: DictConfig) -> LightningModule:
     if getattr(make(cfg, "task", target).func, "targets", found) != found:
         raise UserError(f"The targets of the data are {found}; type {FOR_TARGETS[found]}.")
     made = make(cfg, "task", cfg.task, LightningModule)
+    optimizers.make_callable(made)
     lazy = [name for name, parameter in made.named_parameters() if is_lazy(parameter)]
     require(not lazy, "task", "of layers with all their sizes", lazy)
     return made

@@ -1,5 +1,3 @@
 """LightningModules: loss, metrics and the visible step."""
 
-from leyden.tasks.optimizers import configure_optimizers
-
-__all__ = ["configure_optimizers"]
+from leyden.tasks.optimizers import configure_optimizers as configure_optimizers

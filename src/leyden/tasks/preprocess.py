@@ -1,29 +1,23 @@
 """From a float batch to what the model sees; its constants travel in the checkpoint."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 
 class Standardize(nn.Module):
-    """(x - mean) / std by channel: dimension 1 of pictures (B, C, H, W), the last one of tables and sequences.
+    """(x - mean) / std by channel: dimension 1 of pictures (B, C, H, W), the last one of sequences and tables.
 
     With `columns` the rows of a table are encoded first.
     """
 
-    mean: Tensor
-    std: Tensor
-
-    def __init__(
-        self, kind: str, mean: Sequence[float], std: Sequence[float], columns: Sequence[dict[str, Any]] | None = None
-    ):
+    def __init__(self, kind: str, mean: Sequence[float], std: Sequence[float], columns: Sequence[dict] | None = None):
         super().__init__()
         shape = (-1, 1, 1) if kind == "image" else (-1,)
         self.encode = Encode(columns) if columns else nn.Identity()
-        self.register_buffer("mean", torch.tensor(mean, dtype=torch.float32).view(shape))
-        self.register_buffer("std", torch.tensor(std, dtype=torch.float32).view(shape))
+        self.mean = nn.Buffer(torch.tensor(mean, dtype=torch.float32).view(shape))
+        self.std = nn.Buffer(torch.tensor(std, dtype=torch.float32).view(shape))
 
     def forward(self, x: Tensor | tuple[Tensor, Tensor]) -> Tensor | tuple[Tensor, Tensor]:
         if isinstance(x, Tensor):
@@ -33,27 +27,23 @@ class Standardize(nn.Module):
 
 
 class Encode(nn.Module):
-    """The rows of a table, B x columns with NaN where a value is missing, as B x inputs without NaN.
+    """The rows of a table, B x columns with NaN for what is missing, as B x inputs.
 
-    A column with `categories` holds their indices and becomes one input for each, 1 or 0; an index that is none of
-    them becomes zeros. Any other column is one input, a number, and `fill` where it is missing.
+    A column with `categories` holds an index, and becomes a 1 or 0 for each; another is a number, or `fill`.
     """
 
-    source: Tensor  # the column of each input
-    category: Tensor  # the index that sets it; NaN for numbers
-    fill: Tensor
-
-    def __init__(self, columns: Sequence[dict[str, Any]]):
+    def __init__(self, columns: Sequence[dict]):
         super().__init__()
-        inputs = [
-            (place, index, column.get("fill", 0.0))
-            for place, column in enumerate(columns)
-            for index in (range(len(column["categories"])) if "categories" in column else [torch.nan])
-        ]
+        inputs: list[tuple[int, float, float]] = []
+        for place, column in enumerate(columns):
+            indices = range(len(column["categories"])) if "categories" in column else [torch.nan]
+            inputs += [(place, index, column.get("fill", 0.0)) for index in indices]
+
+        # of each input its column, the index that sets it (NaN for numbers), and its fill
         source, category, fill = zip(*inputs, strict=True)
-        self.register_buffer("source", torch.tensor(source))
-        self.register_buffer("category", torch.tensor(category, dtype=torch.float32))
-        self.register_buffer("fill", torch.tensor(fill, dtype=torch.float32))
+        self.source = nn.Buffer(torch.tensor(source))
+        self.category = nn.Buffer(torch.tensor(category, dtype=torch.float32))
+        self.fill = nn.Buffer(torch.tensor(fill, dtype=torch.float32))
 
     def forward(self, x: Tensor) -> Tensor:
         x = x[:, self.source]

@@ -1,4 +1,4 @@
-"""What classification and regression share: the step, the epoch's numbers, optimizer and schedule."""
+"""What classification and regression share."""
 
 from contextlib import nullcontext
 from functools import partial
@@ -15,18 +15,14 @@ from torchmetrics import MetricCollection
 from leyden import UserError, require
 from leyden.tasks.optimizers import configure_optimizers, decayed
 
-AT_ONCE = 2**14  # outputs of several batches that the metrics see at once
+AT_ONCE = 2**14  # outputs for the metrics
 
 
 class Supervised(LightningModule):
-    """Learns y from x; a child names its metrics and says what it counts in training.
+    """Learns y from x, with the metrics of a child; arguments are in conf/task/_supervised.yaml."""
 
-    The loss of (outputs, y) is the mean over the batch, the metrics are of (preds, y), `optimizer` and `scheduler` are
-    partials; conf/task/_supervised.yaml explains the other arguments.
-    """
-
-    counted: tuple[str, ...] = ()  # names of what `count` counts in training; in evaluation the metrics do
-    meaning = "outputs"  # what `readout` gives: probs, values, or the outputs as they are
+    counted: tuple[str, ...] = ()  # in training, by `count`
+    meaning = "outputs"  # of `readout`: probs, values or outputs
 
     def __init__(
         self,
@@ -47,17 +43,15 @@ class Supervised(LightningModule):
         self.model, self.preprocess, self.loss = model, preprocess, loss
         self.optimizer, self.scheduler, self.monitor = optimizer, scheduler, monitor
         self.l1, self.gradient_penalty = float(l1), float(gradient_penalty)
-        for split in ("val", "test"):
-            setattr(self, f"{split}_metrics", metrics.clone(prefix=f"{split}/"))
-        self.sums: dict[str, list[Any]] = {}  # of the running epoch of each split: loss, counts, samples
-        self.kept: list[tuple[Tensor, Tensor]] = []  # outputs and y of batches that the metrics have not seen yet
-        self.samples = 0  # of the last evaluation
-        self.compiles = compile
+        self.val_metrics, self.test_metrics = metrics.clone(prefix="val/"), metrics.clone(prefix="test/")
+        self.sums: dict[str, list[Any]] = {}  # by split: loss, counts, samples of the epoch
+        self.kept: list[tuple[Tensor, Tensor]] = []  # for the metrics
+        self.samples, self.compiles = 0, compile  # samples: of the last evaluation
         if compile and gradient_penalty:
             raise UserError("A compiled model has no second gradients; type task.compile=false.")
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name == "_current_fx_name":  # which Lightning writes forty times in a step
+        if name == "_current_fx_name":  # which Lightning writes at each hook
             self.__dict__[name] = value
         else:
             super().__setattr__(name, value)
@@ -65,21 +59,21 @@ class Supervised(LightningModule):
     def forward(self, x: Any) -> Tensor:
         x = self.preprocess(x)
         if self.compiles and self.model._compiled_call_impl is None:
-            self.model.compile(dynamic=not isinstance(x, Tensor))  # sequences have many lengths, the rest few sizes
+            self.model.compile(dynamic=not isinstance(x, Tensor))  # sequences have many lengths
         if not (self.gradient_penalty and self.training):
             return self.model(x)
-        self.seen = (x if isinstance(x, Tensor) else x[0]).requires_grad_()  # of sequences the padded values
+        self.seen = (x if isinstance(x, Tensor) else x[0]).requires_grad_()
         recurrent = any(isinstance(module, nn.RNNBase) for module in self.model.modules())
-        # neither fused attention nor the recurrent networks of cuDNN have second gradients
+        # neither fused attention nor cuDNN's recurrent networks have second gradients
         with sdpa_kernel(SDPBackend.MATH), cudnn.flags(enabled=False) if recurrent else nullcontext():
             return self.model(x)
 
     def readout(self) -> nn.Module:
-        """From the model's outputs to what they mean: B x outputs."""
+        """From the model's outputs to what they mean."""
         return nn.Identity()
 
     def step(self, batch: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """The loss (mean over the batch), the model's outputs and y."""
+        """The mean loss, the model's outputs and y."""
         x, y = batch
         outputs = self(x)
         return self.loss(outputs, y), outputs, y
@@ -93,11 +87,7 @@ class Supervised(LightningModule):
         return self.penalised(loss, len(y))
 
     def penalised(self, loss: Tensor, samples: int) -> Tensor:
-        """The mean loss of so many samples, with what is added to it in training.
-
-        The penalty is the mean over samples of the squared norm of the gradient of the loss in what the model saw
-        (double backpropagation: Drucker and LeCun 1992, doi:10.1109/72.165600).
-        """
+        """The mean loss with its penalties (doi:10.1109/72.165600)."""
         if self.gradient_penalty:
             (gradient,) = torch.autograd.grad(loss * samples, self.seen, create_graph=True)
             loss = loss + self.gradient_penalty * gradient.square().sum() / samples
@@ -106,30 +96,27 @@ class Supervised(LightningModule):
         return loss
 
     def add(self, split: str, loss: Tensor, samples: int, *counts: Tensor) -> None:
-        """Sum up on the device: to read a number at each step would make the host wait for it."""
+        """Sum up on the device, without waiting for it."""
         parts = [loss.detach().float() * samples, *counts, samples]
         self.sums[split] = [old + new for old, new in zip(self.sums.get(split, [0] * len(parts)), parts, strict=True)]
 
     def count(self, outputs: Tensor, y: Tensor) -> list[Tensor]:
-        """The sum over the batch for each name in `counted`."""
+        """The sum over the batch of each of `counted`."""
         return []
 
     def evaluate(self, batch: Any, split: str) -> Tensor:
         loss, outputs, y = self.step(batch)
         self.add(split, loss, len(y))
-        if self.kept and outputs.shape[1:] != self.kept[0][0].shape[1:]:
-            self.update_metrics(split)
         self.kept.append((outputs, y))
         if outputs.numel() * len(self.kept) > AT_ONCE:
             self.update_metrics(split)
         return outputs
 
     def update_metrics(self, split: str) -> None:
-        """Of several batches at once: torchmetrics takes as long for one."""
-        if self.kept:
-            outputs, y = zip(*self.kept, strict=True)
-            getattr(self, f"{split}_metrics").update(torch.cat(outputs), torch.cat(y))
-            self.kept = []
+        """Of several batches at once, which take as long as one."""
+        outputs, y = zip(*self.kept, strict=True)
+        getattr(self, f"{split}_metrics").update(torch.cat(outputs), torch.cat(y))
+        self.kept = []
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         self.evaluate(batch, "val")
@@ -138,15 +125,16 @@ class Supervised(LightningModule):
         return self.evaluate(batch, "test")
 
     def totals(self, split: str) -> tuple[dict[str, Tensor], int]:
-        """Means over the epoch of the loss and of what is counted, and the number of samples, of all ranks."""
-        names = [f"{split}/{name}" for name in ("loss", *(self.counted if split == "train" else ()))]
+        """The epoch's mean loss and counts over all ranks, and its samples."""
+        names = ["loss", *(self.counted if split == "train" else ())]
         sums = self.sums.pop(split, [0] * (len(names) + 1))
         joint = torch.stack([torch.as_tensor(part, dtype=torch.float32, device=self.device) for part in sums])
         *means, samples = self.trainer.strategy.reduce(joint, reduce_op="sum")
-        return {name: mean / samples for name, mean in zip(names, means, strict=True)}, int(samples)
+        return {f"{split}/{name}": mean / samples for name, mean in zip(names, means, strict=True)}, int(samples)
 
     def end_evaluation(self, split: str) -> None:
-        self.update_metrics(split)
+        if self.kept:
+            self.update_metrics(split)
         metrics = getattr(self, f"{split}_metrics")
         means, self.samples = self.totals(split)
         self.log_dict(means | metrics.compute())
@@ -154,7 +142,7 @@ class Supervised(LightningModule):
 
     def on_train_epoch_end(self) -> None:
         self.log_dict(self.totals("train")[0])
-        if self.trainer.global_step % self.trainer.log_every_n_steps:  # else the last step has said it
+        if self.trainer.global_step % self.trainer.log_every_n_steps:  # else the last step said it
             self.log("lr", self.trainer.optimizers[0].param_groups[0]["lr"])
 
     def on_validation_epoch_end(self) -> None:
@@ -164,13 +152,12 @@ class Supervised(LightningModule):
         self.end_evaluation("test")
 
     def configure_model(self) -> None:
-        """Divide the model among the devices that share it, where they do."""
+        """Divide the model among devices that share it."""
         if self.device_mesh is not None and not isinstance(self.model, FSDPModule):
-            for parameter in self.model.parameters():
-                parameter.data = parameter.data.contiguous()  # channels_last cannot be divided
-            for part in self.model.children():
+            for p in self.model.parameters():
+                p.data = p.data.contiguous()  # channels_last cannot be divided
+            for part in (*self.model.children(), self.model):
                 fully_shard(part, mesh=self.device_mesh["data_parallel"])
-            fully_shard(self.model, mesh=self.device_mesh["data_parallel"])
 
     def configure_optimizers(self) -> dict[str, Any]:
         return configure_optimizers(self, self.optimizer, self.scheduler, self.monitor)

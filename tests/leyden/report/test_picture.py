@@ -4,7 +4,7 @@ import pytest
 from PIL import Image
 
 from leyden import UserError
-from leyden.report.picture import draw, mean_curve
+from leyden.report.picture import draw
 from leyden.report.tables import tables
 from synthetic import runs_in, write
 
@@ -34,12 +34,6 @@ def test_what_has_no_values_is_drawn_too(tmp_path):
     write(tmp_path / "2", 0.5, {"objective": "val/x & $x$", "model.hidden": None})
     draw(tables(runs_in(tmp_path)), tmp_path / "report.svg")
     assert {"1: nan", "2: 0.5000", "val/x &amp; $x$"} <= words(tmp_path / "report.svg")
-
-
-def test_a_curve_is_the_mean_of_those_that_got_so_far(tmp_path):
-    runs = [write(tmp_path / str(n), 0.9, {"seed": n}, curve=c) for n, c in enumerate(([0.2, 0.4], [0.4]))]
-    points = mean_curve(runs, "val/acc")
-    assert points.index.tolist() == [1, 2] and points.tolist() == pytest.approx([0.3, 0.4])
 
 
 def test_a_file_that_cannot_be_written_is_said(tmp_path):

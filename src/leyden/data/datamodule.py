@@ -204,7 +204,10 @@ def cores() -> int:
 
 
 def stratified_order(y: Tensor, seed: int) -> Tensor:
-    """A random order in which each slice has the classes in their shares: sample i of n at (i + 1/2) / n."""
+    """A random order in which each slice has the classes in their shares.
+
+    Each of the n samples of a class gets a place (i + 1/2) / n of its own, and all are sorted by place.
+    """
     order = exact.shuffled(len(y), seed)
     if y.is_floating_point():
         return order

@@ -21,7 +21,13 @@ MODES, READ = {1: "L", 3: "RGB"}, {1: ImageReadMode.GRAY, 3: ImageReadMode.RGB}
 def decode(
     path: str | Path, size: tuple[int, int] | None = None, channels: int = 3, background: str = "white"
 ) -> Tensor:
-    """The picture, or its first frame, as uint8 of channels x H x W: upright, resized, on the background."""
+    """The picture, or its first frame, as uint8 of channels x H x W, upright, resized to size, (H, W).
+
+    Transparent pixels show the background, a colour's name or #rrggbb.
+
+    Raises:
+        UserError: the file cannot be read or decoded; it is named, with the reason.
+    """
     try:
         with Image.open(path, formats=FORMATS) as image:
             x = None

@@ -25,7 +25,10 @@ NUMBER = re.compile(r'(^|,)[\s"]*([-+.\d]|(nan|inf|infinity)\b)', re.IGNORECASE)
 
 
 class Folders(DataModule):
-    """Files of <root>/<class>/**, or of <root>/train, val, test with the classes of train in each; no dot files."""
+    """Files of <root>/<class>/**, or of <root>/train, val, test with the classes of train in each; no dot files.
+
+    The classes are the folders of train; a run is given those of its training. A child reads the files.
+    """
 
     what: str
     endings: tuple[str, ...]
@@ -54,7 +57,13 @@ class Folders(DataModule):
 
     @cached_property
     def listing(self) -> dict[str, tuple[list[str], list[int]]]:
-        """The files of each split, relative to the root, without linked folders, and the index of each one's class."""
+        """The files of each split, relative to the root, '2' before '10', and the index of the class of each.
+
+        Links to classes and files are followed, those to folders inside of a class are not.
+
+        Raises:
+            UserError: a class that train does not have, or one that has no file to train on.
+        """
         listing, index = {}, {name: number for number, name in enumerate(self.classes)}
         for split, root in self.roots.items():
             every = dict[str, str]()
@@ -133,7 +142,11 @@ class SequenceFolder(Folders):
 
 
 def load(path: Path, columns: int | None = None) -> Tensor:
-    """A finite sequence as float of T x columns; a first line of a .csv file without any number is a header."""
+    """A finite sequence as float of T x columns; a first line of a .csv file without any number is a header.
+
+    Raises:
+        UserError: it cannot be read, or is of another shape, without steps, or with a value that is not finite.
+    """
     try:
         if path.suffix.lower() == ".csv":
             lines = [line for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]

@@ -76,7 +76,10 @@ class ImageFolder(Folders):
         return pictures, torch.tensor(labels)[good]
 
     def look(self, name: str) -> list[Any] | str:
-        """State, digest and sums of a file, or why it cannot be decoded."""
+        """State and digest of a file, with the sums of its pixels and of their squares by channel.
+
+        Where it cannot be decoded, the reason as a text.
+        """
         file = self.root / name
         try:
             planes = decode(file, *self.settings).flatten(1).numpy()
@@ -98,7 +101,10 @@ class ImageFolder(Folders):
 
 
 class Pictures(OnDisk):
-    """N x C x H x W of uint8: files that are decoded when asked for, or a `cache` of all."""
+    """N x C x H x W of uint8: files that are decoded when asked for, or a `cache` of all.
+
+    The names are one array of bytes, which worker processes share: of a list of texts each would come to hold a copy.
+    """
 
     cache: Path | None = None
     slow = True

@@ -27,8 +27,8 @@ class Arrays(DataModule):
     def __init__(self, path: str | Path, layout: str = "auto", data_dir: str | Path = "data", **loader: Any):
         super().__init__(**loader)
         self.path, self.layout, self.data_dir = Path(path).expanduser(), layout, Path(data_dir)
-        there = self.path.is_dir() or self.path.suffix == ".npz"
-        require(there, "data.path", "a folder with x.npy and y.npy, or a .npz file", path)
+        good = self.path.is_dir() or self.path.suffix == ".npz"
+        require(good, "data.path", "a folder with x.npy and y.npy, or a .npz file", path)
         require(layout in ("auto", *LAYOUTS), "data.layout", f"auto or one of {', '.join(LAYOUTS)}", layout)
 
     def read(self, split: str) -> tuple["Mapped", Tensor] | None:
@@ -59,7 +59,7 @@ class Arrays(DataModule):
 
     @cached_property
     def known(self) -> dict[str, Any]:
-        """What a pass over the files finds, kept in <data_dir>: digests, and mean and std of train."""
+        """Digests, and mean and std of train, kept in <data_dir>."""
         files = [file for file in sorted(self.path.glob("*.npy")) if file.stem.split("_")[-1] in NAMES] or [self.path]
         train, states = self.splits["train"].x, [(file.name, *state(file)) for file in files]
         key = os.path.realpath(self.path), states, self.layout, hashlib.sha256(train.rows.numpy()).hexdigest()
@@ -76,7 +76,7 @@ class Arrays(DataModule):
     def moments(self, train: Samples) -> tuple[list[float], list[float]]:
         mean, std = self.known["mean"], self.known["std"]
         if any(abs(middle) > 2**16 * apart for middle, apart in zip(mean, std, strict=True)):
-            log_once("x of %s: float32 rounds a mean far above the std; subtract the mean first", self.path)
+            log_once("x of %s: float32 rounds it; subtract the mean first", self.path)
         return mean, std
 
     def contents(self, samples: Samples) -> Iterator[Any]:
@@ -85,7 +85,13 @@ class Arrays(DataModule):
 
 
 class Mapped(OnDisk):
-    """An array of a file, mapped into memory: pictures as C x H x W of uint8 or float32, all else as float32."""
+    """An array of a file, mapped into memory: pictures as C x H x W of uint8 or float32, all else as float32.
+
+    What was read long ago does not stay in memory. Sequences have `lengths`, N.
+
+    Raises:
+        UserError: it holds no numbers, or its shape or the lengths do not fit the layout.
+    """
 
     steps: Tensor | None = None  # of each sequence of the file
 
@@ -126,7 +132,7 @@ class Mapped(OnDisk):
         return x[:, None] if self.layout == "NHW" else x.movedim(-1, 1).contiguous() if self.layout == "NHWC" else x
 
     def parts(self) -> Iterator[Tensor]:
-        """All samples, or steps of sequences, part by part; UserError for one that is not finite."""
+        """All samples, or steps, part by part; UserError for NaN or infinity."""
         for rows in self.rows.split(max(1, CHUNK // self.row_bytes)):
             part = self.read(rows)
             if self.steps is not None:

@@ -43,7 +43,7 @@ def whole(key: str, value: Any, low: int) -> Any:
 
 
 def rectangle(u: Tensor, scale: Sequence, ratio: Sequence, shape: torch.Size) -> tuple[Tensor, ...]:
-    """Top, left, height, width of a random part from u (B, 4): scale, of the area; ratio, of width to height."""
+    """Top, left, height, width of a random part from u (B, 4): scale of the area, ratio of the sides."""
     area, aspect, top, left = u[:, :4].unbind(1)
     area = between(area, *scale) * (shape[2] * shape[3])
     aspect = between(aspect, *map(math.log, ratio)).exp()
@@ -86,7 +86,7 @@ class ShiftCrop(Transform):
 
     def __call__(self, x: Tensor, u: Tensor) -> Tensor:
         top, left = (u[:, :2] * (2 * self.pixels + 1)).long().unbind(1)
-        crops = F.pad(x, [self.pixels] * 4).unfold(2, x.shape[2], 1).unfold(3, x.shape[3], 1)  # all, as a view
+        crops = F.pad(x, [self.pixels] * 4).unfold(2, x.shape[2], 1).unfold(3, x.shape[3], 1)
         return crops[torch.arange(len(x), device=x.device), :, top, left]
 
 
@@ -117,7 +117,7 @@ def sampled(x: Tensor, column: Tensor, row: Tensor) -> Tensor:
 
 
 class Affine(Transform):
-    """Turn (+-degrees), scale (factors from, to), shift (+-share of a side): bilinear, zeros from outside."""
+    """Turn (+-degrees), scale (from, to), shift (+-share of a side): bilinear, zeros from outside."""
 
     def __init__(self, degrees: float = 10.0, translate: float = 0.1, scale: Sequence = (0.9, 1.1)):
         self.degrees = within("Affine.degrees", degrees, 0, 180)
@@ -125,11 +125,11 @@ class Affine(Transform):
         self.scale = within("Affine.scale", scale, 0.01, 100, count=2)
 
     def __call__(self, x: Tensor, u: Tensor) -> Tensor:
-        # not by F.affine_grid: a GPU may do its matrix product in TF32, with 10 bits to a coordinate
+        # not by F.affine_grid, a matrix product, which a GPU may do in TF32, with 10 bits
         h, w = x.shape[2:]
         turn, right, down = between(u[:, :3, None, None], -1, 1).unbind(1)
         scale = between(u[:, 4, None, None], *self.scale)
-        dx = torch.arange(w, device=x.device) - (w - 1) / 2 - right * self.translate * w  # from the shifted centre
+        dx = torch.arange(w, device=x.device) - (w - 1) / 2 - right * self.translate * w
         dy = (torch.arange(h, device=x.device) - (h - 1) / 2)[:, None] - down * self.translate * h
         turn = (turn * self.degrees).deg2rad()
         cos, sin = turn.cos() / scale, turn.sin() / scale

@@ -73,7 +73,7 @@ class DataModule(LightningDataModule):
         """The data of train, val and test; UserError where none is left to train on."""
         splits: dict[str, Any] = {}
         for split in SPLITS:
-            with exact.isolated(self.seed):  # it draws alike for each split, in each command
+            with exact.isolated(self.seed):  # alike for each split and command
                 pair = self.read(split)
             if pair and len(pair[0]) != len(pair[1]):
                 raise UserError(f"{self.title} has {len(pair[0])} samples but {len(pair[1])} targets for {split}.")
@@ -103,7 +103,7 @@ class DataModule(LightningDataModule):
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """What models and tasks need to know of the data, in plain values; UserError where labels do not fit."""
+        """What models and tasks need to know, in plain values; UserError where labels do not fit."""
         train = self.splits["train"]
         if train.y.is_floating_point():
             mean, std = moments([train.y.reshape(len(train), -1)])
@@ -163,7 +163,7 @@ class DataModule(LightningDataModule):
             draw = partial(exact.bucketed, samples.lengths, self.batch_size * world, self.seed)
         order = exact.Order(len(samples), rank, world, draw if shuffle else None)
         drop_last = len(order) > self.batch_size if self.drop_last == "auto" else self.drop_last
-        slow = samples.transforms or getattr(samples.x, "slow", False)  # of data in memory workers only cost
+        slow = samples.transforms or getattr(samples.x, "slow", False)  # in memory workers only cost
         workers = (cores() if slow else 0) if self.num_workers == "auto" else int(self.num_workers)
         cuda = trainer and trainer.strategy.root_device.type == "cuda"
         return DataLoader(
@@ -204,11 +204,14 @@ def cores() -> int:
 
 
 def stratified_order(y: Tensor, seed: int) -> Tensor:
-    """A random order in which each slice holds the classes in their shares: sample i of n has place (i + 1/2) / n."""
+    """A random order in which each slice has the classes in their shares.
+
+    Each of the n samples of a class gets a place (i + 1/2) / n of its own, and all are sorted by place.
+    """
     order = exact.shuffled(len(y), seed)
     if y.is_floating_point():
         return order
     place = torch.empty(len(y), dtype=torch.float64)
-    members, counts = y[order].argsort(stable=True), y.unique(return_counts=True)[1].tolist()  # class by class
+    members, counts = y[order].argsort(stable=True), y.unique(return_counts=True)[1].tolist()
     place[members] = torch.cat([(torch.arange(count).double() + 0.5) / count for count in counts])
     return order[place.argsort(stable=True)]

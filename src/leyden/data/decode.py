@@ -13,21 +13,27 @@ from torchvision.io import ImageReadMode, decode_jpeg
 
 from leyden import UserError, said
 
-ENDINGS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")  # in any case
-FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")  # Pillow knows some that start other programs
+ENDINGS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")  # others of Pillow's start programs
 MODES, READ = {1: "L", 3: "RGB"}, {1: ImageReadMode.GRAY, 3: ImageReadMode.RGB}
 
 
 def decode(
     path: str | Path, size: tuple[int, int] | None = None, channels: int = 3, background: str = "white"
 ) -> Tensor:
-    """The picture, or its first frame, as uint8 of channels x H x W: upright, resized, on the background."""
+    """The picture, or its first frame, as uint8 of channels x H x W, upright, resized to size, (H, W).
+
+    Transparent pixels show the background, a colour's name or #rrggbb.
+
+    Raises:
+        UserError: the file cannot be read or decoded; it is named, with the reason.
+    """
     try:
         with Image.open(path, formats=FORMATS) as image:
             x = None
             if image.format in ("JPEG", "MPO") and image.mode in ("L", "RGB"):  # 1.6 times as fast as by Pillow
                 raw = torch.from_numpy(np.fromfile(path, np.uint8))
-                with suppress(RuntimeError):  # where it fails Pillow has the last word
+                with suppress(RuntimeError):  # Pillow has the last word
                     x = decode_jpeg(raw, READ[channels], apply_exif_orientation=True)
             if x is None:
                 flat = np.array(flatten(image, background).convert(MODES[channels]))

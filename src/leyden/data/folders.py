@@ -21,17 +21,17 @@ from leyden.data.datamodule import SPLITS, DataModule
 from leyden.files import lock, read_json, replacing
 
 log = logging.getLogger(__name__)
-NUMBER = re.compile(r'(^|,)[\s"]*([-+.\d]|(nan|inf|infinity)\b)', re.IGNORECASE)  # begins a cell
+NUMBER = re.compile(r'(^|,)[\s"]*([-+.\d]|(nan|inf|infinity)\b)', re.IGNORECASE)
 
 
 class Folders(DataModule):
-    """Files of <root>/<class>/**, or of <root>/train, val, test with classes in each; a child reads them.
+    """Files of <root>/<class>/**, or of <root>/train, val, test with the classes of train in each; no dot files.
 
-    The classes are the folders of train, or those of a run's training. What begins with a dot is no data.
+    The classes are the folders of train; a run is given those of its training. A child reads the files.
     """
 
-    what: str  # the files in a word
-    endings: tuple[str, ...]  # of their names, in any case
+    what: str
+    endings: tuple[str, ...]
 
     def __init__(self, root: str | Path, classes: Sequence[str] | None = None, **loader: Any):
         super().__init__(**loader)
@@ -48,7 +48,7 @@ class Folders(DataModule):
         if "train" not in own or not folders(own["train"]):
             return {"train": self.root}
         if beside := set(folders(self.root)) - set(SPLITS):
-            log_once("%s: the folders beside train, val and test are left out: %s", self.root, listed(beside))
+            log_once("%s: what lies beside train, val and test is left out: %s", self.root, listed(beside))
         return own
 
     @cached_property
@@ -57,7 +57,13 @@ class Folders(DataModule):
 
     @cached_property
     def listing(self) -> dict[str, tuple[list[str], list[int]]]:
-        """The files of each split, relative to the root, without linked folders, and the index of each one's class."""
+        """The files of each split, relative to the root, '2' before '10', and the index of the class of each.
+
+        Links to classes and files are followed, those to folders inside of a class are not.
+
+        Raises:
+            UserError: a class that train does not have, or one that has no file to train on.
+        """
         listing, index = {}, {name: number for number, name in enumerate(self.classes)}
         for split, root in self.roots.items():
             every = dict[str, str]()
@@ -136,7 +142,11 @@ class SequenceFolder(Folders):
 
 
 def load(path: Path, columns: int | None = None) -> Tensor:
-    """A finite sequence as float of T x columns; a first line of a .csv file without any number is a header."""
+    """A finite sequence as float of T x columns; a first line of a .csv file without any number is a header.
+
+    Raises:
+        UserError: it cannot be read, or is of another shape, without steps, or with a value that is not finite.
+    """
     try:
         if path.suffix.lower() == ".csv":
             lines = [line for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]

@@ -1,4 +1,4 @@
-"""Your own photographs, in a folder for each class: a first look, and how a batch gets them."""
+"""Your own photographs, in a folder for each class."""
 
 import hashlib
 import os
@@ -18,7 +18,7 @@ from leyden.data.folders import Folders, log_once, remembered, state
 from leyden.data.samples import OnDisk, Samples
 from leyden.files import replacing
 
-CHUNK = 256  # pictures that are decoded at once
+CHUNK = 256
 
 
 class ImageFolder(Folders):
@@ -76,7 +76,10 @@ class ImageFolder(Folders):
         return pictures, torch.tensor(labels)[good]
 
     def look(self, name: str) -> list[Any] | str:
-        """State, digest and sums of a file, or why it cannot be decoded."""
+        """State and digest of a file, with the sums of its pixels and of their squares by channel.
+
+        Where it cannot be decoded, the reason as a text.
+        """
         file = self.root / name
         try:
             planes = decode(file, *self.settings).flatten(1).numpy()
@@ -98,7 +101,10 @@ class ImageFolder(Folders):
 
 
 class Pictures(OnDisk):
-    """N x C x H x W of uint8: files that are decoded when asked for, or a `cache` of all."""
+    """N x C x H x W of uint8: files that are decoded when asked for, or a `cache` of all.
+
+    The names are one array of bytes, which worker processes share: of a list of texts each would come to hold a copy.
+    """
 
     cache: Path | None = None
     slow = True
@@ -118,7 +124,7 @@ class Pictures(OnDisk):
         return torch.stack([decode(os.path.join(self.root, file), *self.settings) for file in self.files(rows)])
 
     def write_cache(self, memory: Path, digests: list[str]) -> None:
-        """Take them from now on from a file beside the memory; older ones are deleted."""
+        """Take them from now on from a file; older ones are deleted."""
         key = hashlib.blake2b(repr((self.names.tolist(), digests)).encode(), digest_size=16).hexdigest()
         path = memory.with_name(f"{memory.stem}-{key}.u8")
         if not path.exists():

@@ -60,7 +60,10 @@ class Samples(Dataset):
 
 
 class OnDisk:
-    """Samples of `shape`, N x ..., that `read(rows)` of a child reads: one for an int, a batch for index_select."""
+    """Samples of `shape`, N x ..., that `read(rows)` of a child reads when they are asked for.
+
+    As of a tensor, an int gives a sample, another index a part, and index_select reads a batch.
+    """
 
     read: Callable[[Tensor], Tensor]
 
@@ -82,7 +85,10 @@ class OnDisk:
 
 
 def moments(parts: Iterable[Tensor]) -> tuple[list[float], list[float]]:
-    """Mean and standard deviation, or 1 for 0, of each channel (dimension 1), merged as by Chan et al. (1979)."""
+    """Mean and standard deviation of each channel (dimension 1) after `to_float`; 1 for a deviation of 0.
+
+    The parts need not be in memory together: they are merged as by Chan et al. (1979).
+    """
     total, mean, squares = 0, torch.tensor(0.0), torch.tensor(0.0)
     for part in parts:
         channels = part.transpose(0, 1).flatten(1)

@@ -1,4 +1,4 @@
-"""A table from a CSV or Parquet file: columns of numbers, columns of categories, and one to predict."""
+"""A table from a CSV or Parquet file: numbers, categories, and a column to predict."""
 
 import csv
 import math
@@ -17,9 +17,9 @@ from leyden.data.folders import log_once, natural
 from leyden.data.samples import Samples, moments
 
 FEW = 20  # different whole numbers that are classes
-GROUPS = re.compile(r"[+-]?\d{1,3}([,' \u00a0\u2009\u202f]\d{3})+(\.\d*)?")  # 1,234,567.8
+GROUPS = re.compile(r"[+-]?\d{1,3}([,' \u00a0\u2009\u202f]\d{3})+(\.\d*)?")
 SWAP = str.maketrans(",.", ".,")
-DATE = "date"  # in place of a decimal mark: seconds, written as dates and times of ISO 8601
+DATE = "date"  # in place of a decimal mark: seconds, written as ISO 8601
 PACKED = "", ".gz", ".bz2", ".zip", ".xz", ".zst", ".tar"
 ENDINGS = (".parquet", *(kind + packed for kind in (".csv", ".tsv") for packed in PACKED))
 
@@ -79,7 +79,7 @@ class Table(DataModule):
         return torch.tensor(codes({"categories": self.classes}, texts), dtype=torch.int64)
 
     def column(self, name: str, texts: list[str], train: list[int]) -> dict[str, Any]:
-        """What the facts say of a column: its kind is that of all rows, the rest of the training rows."""
+        """What the facts say of a column: its kind by all rows, the rest by training rows."""
         if found := self.numbers(name, texts):
             values, form = found
             known = (values - form.get("offset", 0.0))[train].float()
@@ -101,7 +101,7 @@ class Table(DataModule):
             raise UserError(f"{what}; mend it, add it to data.missing, or type 'data.categorical=[{name}]'.")
         form: dict[str, Any] = {} if decimal == "." else {"decimal": decimal}
         numbers = values[~values.isnan()]
-        close = len(numbers.float().unique()) < len(numbers.unique())  # some are equal as float32
+        close = len(numbers.float().unique()) < len(numbers.unique())
         if decimal == DATE or (close and numbers.median().abs() > numbers.std()):
             form["offset"] = float(numbers.median())
         apart, kept = len(set(texts) - {""}), len((numbers - form.get("offset", 0.0)).float().unique())
@@ -110,7 +110,7 @@ class Table(DataModule):
         return values, form
 
     def facts_of_x(self, train: Samples) -> dict[str, Any]:
-        mean, std = list[float](), list[float]()  # of the model's inputs: categories stay 0 and 1
+        mean, std = list[float](), list[float]()  # categories stay 0 and 1
         for column, values in zip(self.columns, train.x.T, strict=True):
             count = len(column.get("categories", []))
             part = ([0.0] * count, [1.0] * count) if count else moments([values.nan_to_num(column["fill"])[:, None]])
@@ -132,7 +132,7 @@ def number(text: str, decimal: str = ".") -> float:
 
 
 def codes(column: dict[str, Any], texts: list[str]) -> list[float]:
-    """Cells of a column as x holds them; NaN: a missing number, or a category that train lacks."""
+    """Cells as x holds them; NaN: a missing number, or a category that train lacks."""
     if "categories" not in column:
         return [number(text, column.get("decimal", ".")) - column.get("offset", 0.0) for text in texts]
     index = {name: float(place) for place, name in enumerate(column["categories"])}
@@ -163,7 +163,7 @@ def load(
         if parquet and isinstance(error, ImportError):
             fix = "without pyarrow; type: pip install pyarrow"
         raise UserError(f"{path.absolute()} cannot be read {fix}") from error
-    frame.index = (frame.map(lambda cell: str(cell).count("\n")).sum(axis=1) + 1).cumsum()  # lines, also in quotes
+    frame.index = (frame.map(lambda cell: str(cell).count("\n")).sum(axis=1) + 1).cumsum()  # lines
     frame = frame.map(lambda cell: str(cell).strip(), na_action="ignore")
     lines = frame.index[(frame.notna() & frame.ne("")).any(axis=1)].tolist()
     if len(lines) < 2:

@@ -147,7 +147,7 @@ def wait(ranks: list[Rank], received: list[int], lag: float) -> Rank | None:
                 rank.send_signal(received[0])
             time.sleep(1)
             del received[1:]  # `timeout` signals a process and then its group
-        # not SLURM's SIGTERM after its warning: all leave anyway
+        # not SLURM's SIGTERM after its warning: all leave
         insisted = len(received) > 1 and received[0] in (signal.SIGTERM, signal.SIGINT)
         for rank in running if time.monotonic() > deadline or insisted else []:
             rank.kill()

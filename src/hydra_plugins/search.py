@@ -1,4 +1,4 @@
-"""The sweepers: every combination, or what Optuna proposes; both go on with a sweep that was stopped."""
+"""The sweepers: every combination, or what Optuna proposes; both go on with a stopped sweep."""
 
 import itertools
 import os
@@ -24,7 +24,7 @@ SHOWN = 20  # rows of the table at a sweep's end
 
 
 class Grid(Sweeper):
-    """Every combination, the last range varying fastest; `params` have become overrides before this."""
+    """Every combination, the last range varying fastest; `params` are overrides by now."""
 
     def __init__(self, max_batch_size: int | None = None, params: Any = None):
         self.size = max_batch_size
@@ -72,8 +72,8 @@ class Grid(Sweeper):
                 raise
             done = self.launcher.launch(named, initial_job_idx=min(jobs))
         for number, job in zip(jobs, done, strict=False):  # SLURM's launcher returns none
-            if isinstance(error := job._return_value, Exception):  # what the job could not say itself
-                sweeps.fail(self.directory / str(number), error)
+            if isinstance(job._return_value, Exception):  # what the job could not say itself
+                sweeps.fail(self.directory / str(number), job._return_value)
 
 
 class Optuna(Grid):
@@ -83,15 +83,17 @@ class Optuna(Grid):
         self.n_jobs, self.direction, self.study = n_jobs, direction, study
 
     def carry_out(self, swept: dict[str, Override], fixed: list[str]) -> None:
-        """Raises UserError where there is nothing to search, or Optuna refuses what it was given."""
+        """Run trials until there are enough; UserError where there is nothing to search."""
         cfg: Any = self.config
         for name, number in (("n_trials", self.study["n_trials"]), ("n_jobs", self.n_jobs)):
             require(type(number) is int and number != 0, f"hydra.sweeper.{name}", "a whole number, at least 1", number)
+
         if not swept:
-            raise UserError("There is nothing to search; type a range such as 'optimizer.lr=interval(1e-4,1e-1)'.")
+            raise UserError("There is nothing to search; type a range, as in 'optimizer.lr=interval(1e-4,1)'.")
         mode = configs.mode(cfg.objective, cfg.checkpoint.monitor, cfg.checkpoint.mode)
         wanted = self.direction or {"min": "minimize", "max": "maximize"}.get(str(mode), "")
         require(wanted in ("minimize", "maximize"), "hydra.sweeper.direction", "minimize or maximize", wanted)
+
         spaces = {key: search.space(each, OmegaConf.select(cfg, each.key_or_group)) for key, each in swept.items()}
         found = search.Search(self.directory, spaces, wanted, self.retry, **self.study)
         while jobs := found.propose(cluster.at_once(self.n_jobs, self.study["n_trials"])):

@@ -1,4 +1,4 @@
-"""A SLURM job for each run of a sweep, by submitit; nodes and tasks are the trainer's numbers."""
+"""A SLURM job for each run of a sweep, by submitit, with the trainer's numbers."""
 
 import contextlib
 import io
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from hydra._internal.core_plugins.basic_launcher import BasicLauncher
 from hydra.core.singleton import Singleton
 
 from leyden import UserError, require
@@ -25,83 +26,90 @@ KEYS = {  # what sbatch says when it refuses -> what to type then
     "time limit": "hydra.launcher.timeout_min",
     "memory": "hydra.launcher.mem_gb",
     "node|cpu|processor": "trainer.devices, trainer.num_nodes or hydra.launcher.cpus_per_task",
-    "": "hydra.launcher.dry_run=true, which shows the script",
+    "": "hydra.launcher.dry_run=true to see the script",
 }
 
-with contextlib.suppress(ImportError):  # Hydra imports this at each start
-    from hydra_plugins.hydra_submitit_launcher.submitit_launcher import SlurmLauncher
+try:
+    from hydra_plugins.hydra_submitit_launcher.submitit_launcher import SlurmLauncher as Base
+except ImportError:  # Hydra imports this at each start
+    Base = BasicLauncher  # type: ignore[misc, assignment]
 
-    class Slurm(SlurmLauncher):
-        """A job for each run, all in one array."""
 
-        def __init__(self, dry_run: bool = False, wait: bool = True, **params: Any):
-            super().__init__(**params)
-            self.dry_run, self.wait = dry_run, wait
-            self.folder = Path(self.params.pop("submitit_folder"))
-            limit = f"export LEYDEN_REQUEUES={self.params.pop('max_num_timeout')}"
-            self.params["setup"] = [limit, *(self.params.get("setup") or [])]
+class Slurm(Base):
+    """A job for each run, all in one array."""
 
-        def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[Any]:
-            """Raises UserError where the jobs ask for different numbers, or SLURM does not take them."""
-            from submitit.slurm import slurm
+    def __init__(self, dry_run: bool = False, wait: bool = True, **params: Any):
+        if Base is BasicLauncher:
+            raise UserError("hydra/launcher=slurm needs submitit: type pip install -e '.[launchers]'")
+        super().__init__(**params)
+        self.dry_run, self.wait = dry_run, wait
+        self.folder = Path(self.params.pop("submitit_folder"))
+        limit = f"export LEYDEN_REQUEUES={self.params.pop('max_num_timeout')}"
+        self.params["setup"] = [limit, *(self.params.get("setup") or [])]
 
-            assert self.hydra_context and self.config
-            hydra = self.config.hydra
-            waits = self.wait or not (hydra.sweeper.get("n_trials") or hydra.sweeper.get("max_batch_size"))
-            require(waits, "hydra.launcher.wait", "true, as jobs follow from others' ends", False)
-            load = self.hydra_context.config_loader.load_sweep_config
-            cfgs = [load(self.config, list(overrides)) for overrides in job_overrides]
-            size, *others = [size_of(cfg.trainer) for cfg in cfgs]
-            for other in others:
-                require(other == size, "trainer", f"the same in all jobs of an array ({size})", other)
-            names: Any = slurm.SlurmExecutor._equivalence_dict()
-            params = {names.get(key, key): each for key, each in (self.params | size).items() if each is not None}
-            if "mem" in params:
-                params["mem"] = f"{params['mem']}GB"
-            if self.dry_run:
-                command = f"python -u -m submitit.core._submit {self.folder}"
-                print(slurm._make_sbatch_string(command=command, folder=self.folder, **params))
-            else:
-                jobs, root = self.submit(params, job_overrides, initial_job_idx), Path(hydra.sweep.dir)
-                print(f"SLURM has {len(jobs)} jobs, from {jobs[0].job_id} to {jobs[-1].job_id}", flush=True)
-                if not self.wait:
-                    where = shlex.quote(str(paths.in_words(root)))
-                    print(f"squeue shows what they do, and this the table: python src/report.py {where}")
-                    raise SystemExit(0)
-                watch({job: root / str(cfg.hydra.sweep.subdir) for job, cfg in zip(jobs, cfgs, strict=True)})
-            return []  # each run says itself what came of it
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[Any]:
+        """Raises UserError where jobs ask for different numbers, or SLURM refuses them."""
+        from submitit.slurm import slurm
 
-        def submit(self, params: dict[str, Any], overrides: Sequence[Sequence[str]], first: int) -> list[Any]:
-            """submitit's jobs; UserError, and no file of them, where sbatch refuses them."""
-            from submitit.slurm import slurm
+        assert self.hydra_context and self.config
+        hydra = self.config.hydra
+        waits = self.wait or not (hydra.sweeper.get("n_trials") or hydra.sweeper.get("max_batch_size"))
+        require(waits, "hydra.launcher.wait", "true, as jobs follow from others' ends", False)
+        load = self.hydra_context.config_loader.load_sweep_config
+        cfgs = [load(self.config, list(overrides)) for overrides in job_overrides]
+        size, *others = [size_of(cfg.trainer) for cfg in cfgs]
+        for other in others:
+            require(other == size, "trainer", f"the same in all jobs of an array ({size})", other)
 
-            state = Singleton.get_state()
-            rows = [(list(each), "hydra.sweep.dir", i, str(i), state) for i, each in enumerate(overrides, first)]
-            try:
-                executor = slurm.SlurmExecutor(self.folder)
-                executor.update_parameters(**params)
-                with contextlib.redirect_stderr(io.StringIO()):  # the error says it, too
-                    return executor.map_array(self, *zip(*rows, strict=True))
-            except (RuntimeError, ValueError) as error:  # of submitit
-                for path in self.folder.parent.glob("*.*"):
-                    if path.suffix in (".pkl", ".sh") and not path.is_symlink():  # as those of earlier jobs are
-                        path.unlink()
-                lines = re.findall(r"^sbatch: (?:error: )?(?:Batch job .*?: )?(.*)", str(error), re.M)
-                what = "; ".join(lines) or str(error).splitlines()[0]
-                key = next(key for words, key in KEYS.items() if re.search(words, what, re.I))
-                raise UserError(f"SLURM does not take the jobs: {what}; type {key}.") from error
+        names: Any = slurm.SlurmExecutor._equivalence_dict()
+        params = {names.get(key, key): each for key, each in (self.params | size).items() if each is not None}
+        if "mem" in params:
+            params["mem"] = f"{params['mem']}GB"
+
+        if self.dry_run:
+            command = f"python -u -m submitit.core._submit {self.folder}"
+            print(slurm._make_sbatch_string(command=command, folder=self.folder, **params))
+        else:
+            jobs, root = self.submit(params, job_overrides, initial_job_idx), Path(hydra.sweep.dir)
+            print(f"SLURM has {len(jobs)} jobs, from {jobs[0].job_id} to {jobs[-1].job_id}", flush=True)
+            if not self.wait:
+                where = shlex.quote(str(paths.in_words(root)))
+                print(f"squeue shows them, and python src/report.py {where} the table")
+                raise SystemExit(0)
+            watch({job: root / str(cfg.hydra.sweep.subdir) for job, cfg in zip(jobs, cfgs, strict=True)})
+        return []  # each run says itself what came of it
+
+    def submit(self, params: dict[str, Any], overrides: Sequence[Sequence[str]], first: int) -> list[Any]:
+        """The jobs; UserError, and no file of them, where sbatch refuses them."""
+        from submitit.slurm import slurm
+
+        state = Singleton.get_state()
+        rows = [(list(each), "hydra.sweep.dir", i, str(i), state) for i, each in enumerate(overrides, first)]
+        try:
+            executor = slurm.SlurmExecutor(self.folder)
+            executor.update_parameters(**params)
+            with contextlib.redirect_stderr(io.StringIO()):  # the error says it, too
+                return executor.map_array(self, *zip(*rows, strict=True))
+        except (RuntimeError, ValueError) as error:  # of submitit
+            for path in self.folder.parent.iterdir():
+                if path.is_file() and not path.is_symlink():  # as those of earlier jobs are
+                    path.unlink()
+            lines = re.findall(r"^sbatch: (?:error: )?(?:Batch job .*?: )?(.*)", str(error), re.M)
+            what = "; ".join(lines) or str(error).splitlines()[0]
+            key = next(key for words, key in KEYS.items() if re.search(words, what, re.I))
+            raise UserError(f"SLURM does not take the jobs: {what}; type {key}.") from error
 
 
 def size_of(trainer: Any) -> dict[str, int]:
     """What a job asks SLURM for: a task for each device."""
     require(str(trainer.devices).isdecimal(), "trainer.devices", "a number under SLURM", trainer.devices)
     devices = int(trainer.devices)
-    gpus = 0 if trainer.accelerator == "cpu" else devices
+    gpus = devices * (trainer.accelerator != "cpu")
     return {"nodes": trainer.num_nodes, "tasks_per_node": devices, "gpus_per_node": gpus}
 
 
 def watch(waiting: dict[Any, Path]) -> None:
-    """Wait for the ends of jobs, job -> run directory; a run that could not say its end gets SLURM's word for it."""
+    """Wait for the ends of jobs, job -> run directory; SLURM says that of a run that could not."""
     over: dict[Any, list[str]] = {}  # at the last look, as files may be late: SLURM's number and state
     command = ["squeue", "-rht", "all", "-o", "%i|%A|%T", "-j", next(iter(waiting)).job_id.partition("_")[0]]
     while waiting:
@@ -111,6 +119,7 @@ def watch(waiting: dict[Any, Path]) -> None:
             continue
         now = {name: words for name, *words in (line.split("|") for line in asked.stdout.splitlines())}
         states = {job: now.get(job.job_id, ["", "UNKNOWN"]) for job in waiting}
+
         before, over = over, {job: words for job, words in states.items() if OVER.match(words[1])}
         for job in before.keys() & over.keys():
             number, state = before[job]

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from datetime import timedelta
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
@@ -24,14 +23,14 @@ SHARED: list[Any] = []  # the store, which ends when rank 0 lets go of it
 HELD: list[Any] = []  # the lock of this process's GPU, until it ends
 
 
-# ranks: one of them decides, the others do as it does
+# ranks
 
 
 def translate() -> None:
     """Give a task of srun the variables of torchrun, so that there is one kind of rank."""
     env = os.environ
     env.pop("SLURM_NTASKS", None)  # then Lightning does not requeue jobs in its own way
-    tasks = int(env.get("SLURM_STEP_NUM_TASKS") or 1)  # nobody has started those of a batch script
+    tasks = int(env.get("SLURM_STEP_NUM_TASKS") or 1)  # nobody started those of a batch script
     if tasks == 1 or "RANK" in env or ranks.entered():
         return
     nodes, job = int(env["SLURM_STEP_NUM_NODES"]), env["SLURM_JOB_ID"]
@@ -51,7 +50,7 @@ def share(text: str) -> None:
     """Give the others a config, or the status that they are to leave with; only the first word counts."""
     if not SHARED:
         SHARED.append(None)  # where nobody comes, not a second time
-        print(f"waiting for {os.environ['WORLD_SIZE']} ranks, which srun or torchrun must start", file=sys.stderr)
+        print(f"waiting for {os.environ['WORLD_SIZE']} ranks of srun or torchrun", file=sys.stderr)
         SHARED[0] = store()
         SHARED[0].set("config", text)
 
@@ -68,18 +67,18 @@ def awaited() -> Iterator[None]:
 
 
 def store() -> Any:
-    """What all ranks share; UserError where they do not come."""
+    """What all ranks share; UserError if they do not come."""
     from torch.distributed import rendezvous
 
-    meeting = ThreadPool(1).apply_async(lambda: next(iter(rendezvous("env://", timeout=timedelta(minutes=10))))[0])
+    meeting = ThreadPool(1).apply_async(lambda: next(iter(rendezvous("env://")))[0])
     try:
         return meeting.get()  # meanwhile a signal is heard, which ends the process
-    except Exception as error:  # of sockets, of torch, of the time
+    except Exception as error:  # of sockets, of torch
         raise UserError(f"The ranks did not meet ({said(error)}); start all of them by srun or torchrun.") from error
 
 
 def lead(function: Callable[[DictConfig], Any], cfg: DictConfig) -> Any:
-    """Run the function as rank 0, on a config that the others get, too; UserError for other numbers of processes."""
+    """Run the function as rank 0, on a config that the others get, too; UserError for other numbers of them."""
     trainer, world = cfg.trainer, int(os.environ["WORLD_SIZE"])
     here = int(os.environ.get("LOCAL_WORLD_SIZE", world))
     for key, number in (("devices", here), ("num_nodes", world // here)):
@@ -153,7 +152,7 @@ def requeued(folder: Path) -> Path | None:
     return None
 
 
-# jobs of a sweep at a time on one machine
+# jobs of a sweep
 
 
 def at_once(n_jobs: int | None, jobs: int) -> int:
@@ -163,14 +162,14 @@ def at_once(n_jobs: int | None, jobs: int) -> int:
 
 
 def take_gpu(trainer: DictConfig) -> None:
-    """Of several jobs at a time on several GPUs, give each process one that no other has."""
+    """Of several jobs at a time on several GPUs, give each one of its own."""
     if HELD or int(os.environ.get("LEYDEN_PARALLEL", 1)) == 1 or str(trainer.devices) not in ("auto", "1", "-1"):
         return
     count = ranks.gpus(trainer.accelerator)
     names = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(count)))).split(",")
     for name in names if count > 1 else []:
         held = lock(Path(tempfile.gettempdir(), f"leyden-gpu-{name}.lock"))
-        with suppress(OSError):  # another job, or another user, has it
+        with suppress(OSError):  # another job, or user, has it
             held.acquire(blocking=False)
             HELD.append(held)
             os.environ["CUDA_VISIBLE_DEVICES"] = name

@@ -85,7 +85,7 @@ class Composed:
         line, tree = self.line, self.choose(self.choices)
         line.multirun |= tree.hydra.mode == RunMode.MULTIRUN
         ranges, names = tree.hydra.sweeper.get("params"), [name_of(key) for key in line.keys]
-        for key in map(str, ranges if line.multirun and isinstance(ranges, DictConfig) else ()):
+        for key in map(str, ranges) if line.multirun and isinstance(ranges, DictConfig) else ():
             if name_of(key) not in names:  # a search's YAML types it
                 line.keys.append(f"{key}={ranges[key]}")
                 self.read(line.keys[-1])

@@ -17,7 +17,7 @@ from leyden.run.run import DONE, Busy, Run, Status, slurm_job
 
 POLICY = ("retry_failed", "max_failures", "stop_on_failure")  # holds for one start of a sweep
 ELSEWHERE = re.compile(rf"({'|'.join(POLICY)}|log_dir)=|hydra\.")  # does not tell jobs from each other
-# what of a sweep.json, which may be another's, can make nothing run that is not in conf/
+# what of a sweep.json, which may be another's, makes nothing run that is not in conf/
 KEYS = r"[+~]*(?!hydra\b|own\b|trusted\b|.*_target_|.*\.\.)\w[\w./-]*(=.*)?"
 OF_HYDRA = (
     r"|hydra/(sweeper|launcher)=[\w-]+"
@@ -29,10 +29,7 @@ OF_HYDRA = (
 
 
 def go_on(line: Line, asked: str, logs: Path) -> Path:
-    """Put what a sweep was started with before what is typed now, which wins; returns its directory.
-
-    Raises UserError: there is no such sweep, or what it was started with may run anything.
-    """
+    """Put what a sweep was started with before what is typed now, which wins; returns its directory."""
     places = paths.sweeps(logs) if asked == "latest" else [Path(asked).expanduser(), paths.in_project(asked)]
     directory = next((path.resolve() for path in places if "keys" in read_json(path / "sweep.json")), None)
     if directory is None:
@@ -92,7 +89,7 @@ def attempt(directory: Path, cfg: DictConfig, carry_out: Callable[[DictConfig, b
     run, record = Run(directory), {}
     try:
         with run.claim():
-            record = run.record  # as it is now that nobody else has it
+            record = run.record  # now that nobody else has it
             if not is_left(directory, cfg.get("retry_failed", False)):
                 raise Busy(f"it is {record['status']}")
             tree = cfg

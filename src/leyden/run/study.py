@@ -1,4 +1,4 @@
-"""A study of Optuna: where it is kept, how its parts are made, and what a job asks it."""
+"""A study of Optuna: where it is kept, how its parts are made, what a job asks it."""
 
 import warnings
 from collections.abc import Callable
@@ -27,7 +27,7 @@ def build(node: Any, **keywords: Any) -> Any:
     require(isinstance(node, dict) and "_target_" in node, "a sampler or pruner", "a node with a _target_", node)
     try:
         return instantiate(node, **keywords, _convert_="all")
-    except Exception as error:  # of Hydra, of Optuna, of the packages that it needs
+    except Exception as error:  # of Hydra, of Optuna
         raise UserError(f"{node['_target_']} cannot be built: {said(error.__cause__ or error)}.") from error
 
 

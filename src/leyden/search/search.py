@@ -45,10 +45,10 @@ def space(override: Override, usual: Any) -> Any:
 
 
 class Search:
-    """Proposes values, and tells the study what came of them; any number of processes may do so at once.
+    """Proposes values, and tells the study what came of them, in any number of processes.
 
-    A trial has the number of its job. One that was stopped or lost stays open, and is proposed again. Each proposal
-    has a seed of its own, so that a search that was stopped goes on as one that was not.
+    A trial has the number of its job; one that was stopped or lost is proposed again. Each has a seed of its own, so
+    that a search that was stopped goes on as one that was not.
     """
 
     def __init__(self, directory: Path, spaces: dict[str, Any], direction: str, retry: bool = False, **settings: Any):
@@ -56,6 +56,7 @@ class Search:
         self.tried, journal = set[int](), directory / "study.log"  # jobs that this process has started
         self.sweep = str(read_json(directory / "sweep.json").get("id") or directory.name)  # a moved one keeps its name
         name, url, pruner = settings["study_name"] or self.sweep, settings["storage"], settings["pruner"]
+
         if url and url.startswith("sqlite:///"):  # its file counts from the project
             url = f"sqlite:///{paths.in_project(url.removeprefix('sqlite:///'))}"
         build(pruner)  # before a trial needs it
@@ -67,8 +68,9 @@ class Search:
                 os.truncate(journal, content.rfind(b"\n") + 1)
             words = {"study_name": name, "direction": direction, "load_if_exists": True}
             self.study = optuna().create_study(storage=store(directory, url), **words)
+
         if (is_to := self.study.direction.name.lower()) != direction:
-            raise UserError(f"The study {name} is to {is_to}, not to {direction}.")
+            raise UserError(f"The study {name} is to {is_to}, not {direction}.")
         jobs = [int(path.name) for path in directory.iterdir() if path.name.isdecimal()]
         if max(jobs, default=-1) >= len(self.trials()):
             raise UserError(f"{directory} has a job that its study does not know; start a new search.")
@@ -81,10 +83,7 @@ class Search:
         return [trial for trial in mine if trial.state.name in states] if states else known
 
     def propose(self, at_once: int) -> dict[int, list[str]]:
-        """The next jobs, number -> overrides; none: the search is at its end.
-
-        Two processes may propose one job that has not begun; the first to claim its directory has it.
-        """
+        """The next jobs, number -> overrides; none at the end; some may be those of another process."""
         with self.lock:
             self.settle()
             left = [trial for trial in self.trials("RUNNING", *["FAIL"] * self.retry) if "sweep" in trial.user_attrs]

@@ -306,7 +306,7 @@ def test_a_status_of_0_before_the_end_is_a_failure(folder):
 
 
 def test_a_rank_that_stays_behind_is_ended(folder):
-    with pytest.raises(ranks.RankError, match=r"rank 1 was still running 0.5 s after"):
+    with pytest.raises(ranks.RankError, match="rank 1 was ended by signal 9"):
         start(folder, "if rank == 1: time.sleep(600)", timeout=0.5)
     nothing_left(folder)
 

@@ -19,6 +19,13 @@ def test_facts_are_not_typed(train):
         train("facts={outputs:7}")
 
 
+def test_a_fact_that_is_missing_is_what_the_datamodule_lacks(configure):
+    cfg = configure("data._target_=mine.Data")
+    cfg.facts = {"outputs": 2}
+    with pytest.raises(UserError, match=r"^The datamodule mine\.Data has no `shape` in its dict `facts`, which model"):
+        build.task(cfg)
+
+
 def test_a_key_that_no_constructor_takes(train):
     with pytest.raises(UserError, match="nonsense"):
         train("+optimizer.nonsense=1")

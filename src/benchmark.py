@@ -65,6 +65,7 @@ def benchmark(cfg: DictConfig) -> float:
         advice = bottleneck(seconds.median(), getattr(trainer.train_dataloader, "num_workers", 0))
         found = {"ratio": ratio, "bottleneck": advice, "seconds_per_batch": seconds.to_dict("list")}
         write_json(run.directory / "benchmark.json", found)
+
         table = (1e6 * seconds).agg(["median", "min", "max"]).T.to_string(float_format="{:,.0f}".format)
         lines = [f"Trainer/bare, {what}: {value:.2f}" for what, value in ratio.items()]
         log.info("%s", "\n".join(["us per batch", table, advice, *lines]))

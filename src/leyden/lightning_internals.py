@@ -2,7 +2,6 @@
 
 import copy
 import time
-from collections.abc import Callable
 from contextlib import nullcontext
 from itertools import chain
 from operator import attrgetter
@@ -48,7 +47,8 @@ def describe(item: _ResultMetric) -> dict[str, Any]:
 
 def rebuild(trainer: Trainer, described: dict[str, Any], is_tensor: bool = True) -> _ResultMetric:
     """A value that is logged as `describe` says, before the first time."""
-    sync = _Sync(trainer.strategy.reduce, *described["_sync"], described["reduce_fx"])
+    should, first = described["_sync"]
+    sync = _Sync(trainer.strategy.reduce, should, first, described["reduce_fx"])
     return _ResultMetric(_Metadata(**described | {"_sync": sync}), is_tensor).to(trainer.strategy.root_device)
 
 
@@ -159,20 +159,20 @@ class RankLogger(StepLogger):
 class RankLoader(_DataConnector):
     """Deals a user's samples to the ranks, or the batches of a user's own batch sampler."""
 
-    share: Callable[..., Any]  # of a sampler's order: (sampler, rank, world, equal)
+    share: Any  # of a sampler's order: (sampler, rank, world, equal)
 
-    def _prepare_dataloader(self, dataloader: Any, shuffle: bool, mode: Any) -> Any:
-        predicts = mode == "predict"  # there Lightning repeats nothing
-        if predicts or not isinstance(dataloader, DataLoader) or not self._requires_distributed_sampler(dataloader):
-            return super()._prepare_dataloader(dataloader, shuffle, mode)
+    def _prepare_dataloader(self, loader: Any, shuffle: bool, mode: Any) -> Any:
+        # where it predicts, Lightning repeats nothing
+        if mode == "predict" or not (isinstance(loader, DataLoader) and self._requires_distributed_sampler(loader)):
+            return super()._prepare_dataloader(loader, shuffle, mode)
 
-        batches, world = dataloader.batch_sampler, self.trainer.world_size
+        batches, world = loader.batch_sampler, self.trainer.world_size
         plain = type(batches) is BatchSampler
-        order: Any = batches.sampler if plain else batches or dataloader.sampler
+        order: Any = batches.sampler if plain else batches or loader.sampler
         equal = mode == "train" or len(order) < world  # else a rank would have none
         share = self.share(order, self.trainer.global_rank, world, equal)
 
-        mine = copy.copy(dataloader)
+        mine = copy.copy(loader)
         own = {"sampler": share, "batch_sampler": batches and share, "_iterator": None}
         if plain:
             size = share.even(batches.batch_size)
@@ -181,7 +181,7 @@ class RankLoader(_DataConnector):
         return mine
 
 
-def time_fetches(trainer: Trainer, add: Callable[[float], Any]) -> None:
+def time_fetches(trainer: Trainer, add: Any) -> None:
     """Add up the seconds in which batches are taken out of their loader."""
     loop: Any = trainer.fit_loop.epoch_loop
     before, after = loop._on_before_fetch, loop._on_after_fetch  # for the profiler
@@ -189,11 +189,10 @@ def time_fetches(trainer: Trainer, add: Callable[[float], Any]) -> None:
     loop._on_after_fetch = lambda: (add(time.perf_counter()), after())
 
 
-def join_ranks(trainer: Trainer, share: Callable[..., Any]) -> None:
+def join_ranks(trainer: Trainer, share: Any) -> None:
     """Let several ranks log and read together; `share` deals a sampler's order."""
-    several = trainer.world_size > 1
-    trainer._logger_connector = RankLogger(trainer) if several else StepLogger(trainer)
-    if several:
+    trainer._logger_connector = RankLogger(trainer) if trainer.world_size > 1 else StepLogger(trainer)
+    if trainer.world_size > 1:
         trainer._data_connector = loader = RankLoader(trainer)
         loader.share = share
         # else a rank waits in its handler for others

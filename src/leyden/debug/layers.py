@@ -23,7 +23,6 @@ log = logging.getLogger(__name__)
 MEMORY = "out of memory|allocate memory|not enough memory|bad_alloc"
 SIZES = r"\b(shape|size|dim|channel|element|[1-5]D\b|batch_size)|mat1 and mat2|out of (range|bounds)|must match"
 STEPS = ("training_step", "validation_step", "test_step", "configure_optimizers")
-TORCH = str(Path(torch.__file__).parent)
 
 
 class Shapes(Callback):
@@ -52,6 +51,7 @@ class Shapes(Callback):
         with trainer.precision_plugin.train_step_context(), torch.compiler.set_stance("force_eager"), counter:
             begin()
             end("sum", task, batch, {}, task.training_step(batch, batch_idx))
+
         table = DataFrame(rows, columns=["layer", "kind", "in", "out", "parameters", "FLOPs"])
         log.info("\n%s", table.to_string(index=False))
         raise EndFit
@@ -131,6 +131,7 @@ def explain(trainer: Trainer, task: LightningModule, error: Exception) -> str | 
         half = f"data.batch_size={size // 2}" if isinstance(size, int) else "half the batch and"
         same = f"{half} trainer.accumulate_grad_batches={2 * every}"
         return f"Out of memory ({text}); type {same}, trainer.precision=bf16-mixed or 'callbacks=[memory]'."
+
     if found := re.search(r"^\S+ does not have a deterministic implementation", text):
         return f"{found[0]}, and is called in {place if step else 'backward'}; type trainer.deterministic=warn."
     if found := re.search(r"Function '(\w+?)(?:Backward\d*)?' returned nan values", text):
@@ -153,6 +154,6 @@ def find(task: LightningModule, error: Exception) -> tuple[str, str]:
         if code is nn.Module.__call__.__code__ and (module := local["self"]) in names:
             got = sizes([local["args"], local["kwargs"]])
             layer = f"{names[module]}: {type(module).__name__}({module.extra_repr()}), which got {got}"
-        if not code.co_filename.startswith(TORCH):
+        if not code.co_filename.startswith(str(Path(torch.__file__).parent)):
             line = f"line {number} of {code.co_filename}"
     return step, layer or line

@@ -13,9 +13,7 @@ from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
 from tabulate import tabulate
-from torch import Tensor, cuda
-from torch.nn.functional import cross_entropy
-from torch.optim import Optimizer
+from torch import Tensor, cuda, nn, optim
 from torchvision.utils import make_grid
 
 from leyden import listed
@@ -25,7 +23,6 @@ log = logging.getLogger(__name__)
 SMALL, LARGE = 1e-4, 100.0  # norms, alone and over the others, that vanish or explode
 MIB = 2**20
 COUNT = 16  # pictures
-FEW = 40  # classes: of more, a matrix has no numbers
 EPOCHS = 5  # of growth in a row, by over 1 MiB each, that are no accident
 
 
@@ -39,7 +36,7 @@ class Gradients(Callback):
         self.small = Counter[str]()  # measurements in a row in which a gradient was small
         self.named: set[str] = set()
 
-    def on_before_optimizer_step(self, trainer: Trainer, task: LightningModule, optimizer: Optimizer) -> None:
+    def on_before_optimizer_step(self, trainer: Trainer, task: LightningModule, optimizer: optim.Optimizer) -> None:
         step = trainer.global_step // len(trainer.optimizers)  # which step in turn
         measured, left = divmod(step + 1, self.every_n_steps)
         if left and step > 0:
@@ -49,6 +46,7 @@ class Gradients(Callback):
         late = scaler and getattr(optimizer, "_step_supports_amp_scaling", False)  # fused: it unscales later
         drawn = self.histograms_every and measured % self.histograms_every == 0
         boards = [x.experiment for x in trainer.loggers if drawn and isinstance(x, TensorBoardLogger)]
+
         for name, weight in task.named_parameters():
             if weight.grad is None or weight.dim() < 2 or weight not in mine:
                 continue
@@ -71,6 +69,7 @@ class Gradients(Callback):
         self.before, self.found = {}, {}
         least, most = min(norms.values()), max(norms.values())
         log.info("gradients at step %d: norms from %.3g to %.3g", step, least, most)
+
         small = [name for name, norm in norms.items() if norm < SMALL and norm <= SMALL * most]
         self.small = Counter({name: self.small[name] + 1 for name in small})  # zeros may pass
         vanish = [name for name in small if self.small[name] > 2 or (step == 1 and norms[name] > 0)]
@@ -103,6 +102,7 @@ class Overfit(Callback):
         fell = f"the loss of one batch went from {first:.4g} to {last:.4g} in {trainer.global_step} steps"
         if last <= self.share * first:
             return log.info("overfit: passed, %s.", fell)
+
         cause = "a wrong optimizer.lr, too few steps, dropout, augmentation, or targets of other inputs"
         if idle := [name for name, p in task.named_parameters() if p.grad is None or not p.grad.any()]:
             cause = f"{idle[0]} (of {len(idle)} parameters) has no gradient: frozen, detached or unused"
@@ -157,8 +157,7 @@ class Mistakes(Callback):
     def on_test_start(self, trainer: Trainer, *_: Any) -> None:
         self.seen = 0
         self.worst: list[Any] = []  # minus the loss, number of the sample, true and predicted class, picture
-        boards = (x.experiment for x in trainer.loggers if isinstance(x, TensorBoardLogger))
-        self.board: Any = next(boards, None)
+        self.board: Any = next((x.experiment for x in trainer.loggers if isinstance(x, TensorBoardLogger)), None)
 
     def on_test_batch_end(self, trainer: Trainer, task: Any, outputs: Any, batch: Any, *_: Any) -> None:
         match batch:
@@ -167,7 +166,7 @@ class Mistakes(Callback):
                     self.keep(trainer, outputs.float(), x, y)
 
     def keep(self, trainer: Trainer, logits: Tensor, x: Tensor, y: Tensor) -> None:
-        loss, preds = cross_entropy(logits, y, reduction="none").nan_to_num(torch.inf), logits.argmax(1)
+        loss, preds = nn.functional.cross_entropy(logits, y, reduction="none").nan_to_num(torch.inf), logits.argmax(1)
         wrong = (preds != y).nonzero().flatten()
         top = wrong[loss[wrong].topk(min(COUNT, len(wrong))).indices]
         numbers = (self.seen + top) * trainer.world_size + trainer.global_rank  # in the whole test
@@ -191,7 +190,7 @@ class Mistakes(Callback):
             counts = torch.tensor(details["confusion"])
             shares = counts / counts.sum(1, keepdim=True).clamp(min=1)
             lines = [(name, *map(str, row)) for name, row in zip(task.classes, counts.tolist(), strict=True)]
-            table = [("true / predicted", *task.classes), *lines] if len(lines) <= FEW else []
+            table = [("true / predicted", *task.classes), *lines] if len(lines) <= 40 else []  # too large to read
             self.show(trainer, "confusion", 1 - torch.stack([shares, 0.7 * shares, 0.4 * shares]), table)
 
     def show(self, trainer: Trainer, what: str, picture: Tensor, table: list[Any]) -> None:

@@ -39,6 +39,7 @@ def build(name: str, folder: Path) -> Path:
     ends = ["cpp", "cu"] if torch.version.cuda and (gpus or asked) else ["cpp"]
     files = [file for end in ends if (file := folder / f"{name}.{end}").exists()]
     parts = torch.__version__, sys.version, flags(), gpus, asked, [file.read_text("utf-8") for file in files]
+
     home = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or Path.home() / ".cache" / "torch_extensions") / "leyden"
     library = home / f"{name}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}.so"
     if library.exists():

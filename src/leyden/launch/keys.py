@@ -77,7 +77,7 @@ def mistake(override: Any, flat: dict[str, Any], groups: dict[str, list[str]]) -
 
 def hint(key: str, known: list[str]) -> str:
     """The end of a sentence: the key most like this one, or up to five with a like last part."""
-    near = get_close_matches(key, known, 1, 0.75)
+    near = get_close_matches(key, known, 1, 0.65)
     last = get_close_matches(key.rpartition(".")[2], {other.rpartition(".")[2] for other in known}, 5, 0.75)
     near = near or [other for other in known if other.rpartition(".")[2] in last][:5]
     return f"; did you mean {' or '.join(near)}?" if near else "."
@@ -123,6 +123,12 @@ def constructor(target: str) -> dict[str, str] | None:
             return constructor(f"{node.module}.{name}")
         if getattr(node, "name", None) != name:
             continue
+        if any(ast.unparse(each).startswith("dataclass") for each in node.decorator_list):
+            return {
+                ast.unparse(each.target): ast.unparse(each.annotation)
+                for each in node.body
+                if hasattr(each, "annotation")
+            }
         functions = [part for part in ast.walk(node) if isinstance(part, ast.FunctionDef)]
         init = next((part.args for part in functions if part.name in ("__init__", name)), None)
         own = init.args + init.kwonlyargs if init else []

@@ -30,8 +30,8 @@ class Line:
     typed: list[str] = field(default_factory=list)
 
     def take(self, *names: str) -> dict[str, str]:
-        """Remove the plain overrides of these names; returns their values."""
-        taken = [key for key in self.keys if key.startswith(tuple(f"{name}=" for name in names))]
+        """Remove the overrides of these names; returns their values."""
+        taken = [key for key in self.keys if name_of(key) in names and "=" in key and key[0] != "~"]
         self.keys = [key for key in self.keys if key not in taken]
         return {name_of(key): value_of(key) for key in taken}
 

@@ -118,7 +118,8 @@ class Composed:
             if values[0].input_line != text and (not line.multirun or (merge and text in self.choices)):
                 self.mistakes[text] = f"{text}: several values need -m, and with rerun= keys; {QUOTE}."
         if not self.mistakes:
-            ConfigLoaderImpl._apply_overrides_to_config([values[0] for values in self.keys.values()], tree)
+            first = [values[0] for text, values in self.keys.items() if "interval(" not in text]
+            ConfigLoaderImpl._apply_overrides_to_config(first, tree)
         of_hydra = [text for text in line.keys if re.match("hydra[./]", name_of(text))]
         tree.hydra.overrides.update(hydra=of_hydra, task=[text for text in line.keys if text not in of_hydra])
         self.tree = tree

@@ -15,7 +15,7 @@ from pandas import DataFrame, isna, read_csv
 from leyden import UserError, listed, require
 from leyden.run import paths
 from leyden.run.keys import direction, role
-from leyden.run.run import Run, Status, status_of
+from leyden.run.run import DONE, Run, Status, status_of
 
 MISSING = "-"
 # columns besides metrics and keys of the config
@@ -72,7 +72,8 @@ def read(directory: Path) -> dict[str, Any]:
     row = load(run.config_file) or load(directory / ".hydra" / "config.yaml")  # of one that never began
     if "run" in row or "rounds" in row:
         return {}
-    status, best = status_of(record) if row else Status.UNKNOWN, metrics.get("best", {})
+    status, best = status_of(record), metrics.get("best", {})
+    status = Status.UNKNOWN if status in DONE and not row else status
     objective = row.get("objective") or best.get("monitor")
     for split in ("train", "val", "test"):
         row |= {name: value for name, value in metrics.get(split, {}).items() if "/" in name}

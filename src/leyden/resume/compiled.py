@@ -29,9 +29,9 @@ def by_the_run_alone() -> Iterator[None]:
     limits.clear()
     logger = logging.getLogger("torch._dynamo.convert_frame")
     logger.addFilter(note_limit)
-    sizes = config.patch({"automatic_dynamic_shapes": False, "automatic_dynamic_local_pgo": False})
+    sizes = {"automatic_dynamic_shapes": False, "automatic_dynamic_local_pgo": False}
     try:
-        with sizes, shapes.patch(use_duck_shape=False):
+        with config.patch(config.get_config_copy() | sizes), shapes.patch(use_duck_shape=False):
             yield
     finally:
         logger.removeFilter(note_limit)

@@ -127,7 +127,7 @@ class Records(Checkpoint):
         self.mark = self.mark and perf_counter()
 
         values = epoch_values(trainer)
-        last = [name for name in step_values(trainer) if name.removesuffix("_step") not in values]  # of steps alone
+        last = [name for name in step_values(trainer) if name != "lr" and name.removesuffix("_step") not in values]
         self.metrics["train"] = values | {name: float(trainer.callback_metrics[name]) for name in last}
         self.metrics["samples_per_second"] = times.get(RATE)
         for logger in trainer.loggers:

@@ -164,7 +164,7 @@ def test_launchers_of_hydra_start_ranks(command, tmp_path, launcher, seeds):
 
 
 def test_a_sweep_under_torchrun_is_refused(command):
-    refused = command("train.py", "-m", "seed=1,2", env=os.environ | {"RANK": "0", "WORLD_SIZE": "2",
+    refused = command("train.py", "-m", "seed=1,2", env=os.environ | {"RANK": "0", "WORLD_SIZE": "1",
                       "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29871"})  # fmt: skip
     assert refused.returncode == 2 and "hydra/launcher=slurm" in refused.stderr
 

@@ -188,6 +188,7 @@ def test_the_end_counts_failures(tmp_path, capsys):
     for number, status in enumerate(["finished", "failed", "pruned", "failed"]):
         (tmp_path / str(number)).mkdir()
         write_json(tmp_path / str(number) / "run.json", {"status": status})
+        (tmp_path / str(number) / "config.yaml").write_text("seed: 1\n" * (status != "failed"))
     conclude(tmp_path, 2)
     assert "jobs: 2 failed, 1 finished, 1 pruned" in capsys.readouterr().out
     with pytest.raises(Failed, match="Failed jobs: 1, 3;"):

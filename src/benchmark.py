@@ -33,6 +33,7 @@ def benchmark(cfg: DictConfig) -> float:
     """Time a run with the Trainer and without, an operator (`op`), or runs of many sizes (`scale`)."""
     from pandas import DataFrame, read_csv
 
+    from leyden.data.augment import whole
     from leyden.debug.timing import Stopwatch
     from leyden.launch import ranks
     from leyden.run import build, process, record
@@ -46,6 +47,8 @@ def benchmark(cfg: DictConfig) -> float:
         if cfg.scale:
             return scale(cfg, Path(folder))
 
+        for key in ("rounds", "steps"):
+            whole(key, cfg[key], 1)
         datamodule, task = build.parts(cfg)
         stopwatch, limits = Stopwatch(cfg.rounds, cfg.steps), dict.fromkeys(LIMITS, cfg.steps)
         with open_dict(cfg):

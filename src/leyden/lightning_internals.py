@@ -19,6 +19,8 @@ from lightning.pytorch.utilities.exceptions import _TunerExitException
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 
+from leyden import UserError, require
+
 EndFit = _TunerExitException  # raised in a hook, it ends a fit as its end does
 reload = _reset_dataloaders  # of a fit
 fetcher = attrgetter("fit_loop._data_fetcher")  # of a Trainer: takes batches out of the loaders
@@ -137,6 +139,7 @@ class RankLogger(StepLogger):
         super().on_epoch_end()
 
     def join(self) -> None:
+        """Raises UserError where ranks have come to different loaders, and would wait for each other."""
         loop: Any = self.trainer._active_loop
         results: Any = loop._results
         samples = 1 if results.training else evaluated(loop)
@@ -146,7 +149,9 @@ class RankLogger(StepLogger):
             if item.is_tensor and not (item.has_reset or item.meta.sync.rank_zero_only or item.meta.sync.group)
         }
 
-        ranks = gather(self.trainer, mine)
+        places, ranks = zip(*gather(self.trainer, (results.dataloader_idx, mine)), strict=True)
+        if len({*places}) > 1:
+            raise UserError("A rank has no batch of one of several loaders; give each rank samples of each loader.")
         for key in dict.fromkeys(chain(*ranks)):
             described, shares = zip(*(rank[key] for rank in ranks if key in rank), strict=True)
             item = results.setdefault(key, rebuild(self.trainer, described[0]))  # others may have it alone
@@ -169,6 +174,7 @@ class RankLoader(_DataConnector):
         batches, world = loader.batch_sampler, self.trainer.world_size
         plain = type(batches) is BatchSampler
         order: Any = batches.sampler if plain else batches or loader.sampler
+        require(hasattr(order, "__len__"), "sampler", "of a known length where several processes share it", order)
         equal = mode == "train" or len(order) < world  # else a rank would have none
         share = self.share(order, self.trainer.global_rank, world, equal)
 

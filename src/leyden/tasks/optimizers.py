@@ -42,7 +42,7 @@ def configure_optimizers(
         if scheduler is None:
             return {"optimizer": made}
         return {"optimizer": made, "lr_scheduler": schedule(made, scheduler, trainer, monitor)}
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, LookupError) as error:
         raise UserError(f"optimizer or scheduler cannot be built: {error}.") from error
 
 

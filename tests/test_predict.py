@@ -2,8 +2,10 @@
 
 import csv
 import json
+import os
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -254,6 +256,13 @@ def test_a_batch_and_a_sample_give_what_predict_gives(trained, typed, tmp_path, 
     assert not loaded.task.training and all(p.grad is None for p in loaded.model.parameters())
     with pytest.raises(UserError, match="x must hold"):
         loaded(np.zeros((2, 3, 4, 5, 6)))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a name is text")
+def test_a_name_that_is_no_text_can_be_written(tmp_path):
+    (tmp_path / os.fsdecode(b"\xff.png")).write_bytes(b"no picture")
+    metadata = Metadata("image", {"image": ["batch", 1, 8, 8]}, {"probs": ["batch", 2]}, dtype="uint8")
+    assert list(of_path(str(tmp_path), metadata)) == [r"\xff.png"]
 
 
 @pytest.mark.parametrize("axes", [slice(None), (slice(None),) * 3 + ((0,),), (slice(None),) * 3 + (0,)])

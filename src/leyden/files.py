@@ -50,3 +50,8 @@ def lock(path: Path, seconds: float = -1) -> FileLock:
     `seconds`: after which waiting ends in filelock.Timeout.
     """
     return FileLock(path, timeout=seconds)
+
+
+def shown(text: str) -> str:
+    """A text that can be written anywhere, also where a file's name is none."""
+    return os.fsencode(text).decode(errors="backslashreplace")

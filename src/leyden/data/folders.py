@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from leyden import UserError, listed, said
+from leyden import UserError, listed, require, said
 from leyden.data.datamodule import SPLITS, DataModule
-from leyden.files import lock, read_json, replacing
+from leyden.files import lock, read_json, replacing, shown
 
 log = logging.getLogger(__name__)
 NUMBER = re.compile(r'(^|,)[\s"]*([-+.\d]|(nan|inf|infinity)\b)', re.IGNORECASE)
@@ -53,7 +53,9 @@ class Folders(DataModule):
 
     @cached_property
     def classes(self) -> list[str]:
-        return folders(self.roots["train"])
+        names = folders(self.roots["train"])
+        require(names == list(map(shown, names)), "data.root", "of class folders whose names are text", str(self.root))
+        return names
 
     @cached_property
     def listing(self) -> dict[str, tuple[list[str], list[int]]]:

@@ -14,6 +14,7 @@ from leyden import UserError, listed, require
 from leyden.data import arrays, decode, folders, table
 from leyden.data.samples import transformed
 from leyden.deploy.graph import Metadata
+from leyden.files import shown
 
 BATCHES = (".npy", ".npz")
 ENDINGS = {"image": (*decode.ENDINGS, *BATCHES), "sequence": (".csv", *BATCHES), "table": (*table.ENDINGS, *BATCHES)}
@@ -29,7 +30,7 @@ def of_path(path: str, metadata: Metadata) -> Samples:
     takes = f"{kind}s ({', '.join(ENDINGS[kind])}): a file, a folder or a pattern of them"
     require(bool(files), "input", takes, path)
     for file in files:
-        name = file.relative_to(root).as_posix() if root.is_dir() else str(file)
+        name = shown(file.relative_to(root).as_posix() if root.is_dir() else str(file))
         try:
             if file.suffix.lower() in BATCHES:
                 samples |= batch(name, file, metadata)
@@ -40,7 +41,7 @@ def of_path(path: str, metadata: Metadata) -> Samples:
         except UserError as error:
             if len(files) == 1:
                 raise
-            samples[name] = str(error)
+            samples[name] = shown(str(error))
     return samples
 
 

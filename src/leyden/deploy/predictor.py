@@ -97,8 +97,9 @@ def of_split(split: str, data: DataModule) -> Iterator[dict[str, Any]]:
     """The batches of a split, for a Predictor."""
     source = data.splits[split].x
     for x, y, keys in data.loader(split):
-        of_files = isinstance(source, Pictures)
-        names = source.files(source.rows[keys]) if of_files else [f"{split}[{key}]" for key in keys.tolist()]
+        names = [f"{split}[{key}]" for key in keys.tolist()]
+        if isinstance(source, Pictures):
+            names = list(map(files.shown, source.files(source.rows[keys])))
         yield {"names": names, "x": x, "y": y}
 
 

@@ -29,9 +29,13 @@ def by_the_run_alone() -> Iterator[None]:
     limits.clear()
     logger = logging.getLogger("torch._dynamo.convert_frame")
     logger.addFilter(note_limit)
-    sizes = {"automatic_dynamic_shapes": False, "automatic_dynamic_local_pgo": False}
+    before = config.get_config_copy()
+    config.automatic_dynamic_shapes = config.automatic_dynamic_local_pgo = False
     try:
-        with config.patch(config.get_config_copy() | sizes), shapes.patch(use_duck_shape=False):
+        with shapes.patch(use_duck_shape=False):
             yield
     finally:
+        after = config.get_config_copy()
+        for name in [name for name in before if after[name] != before[name]]:  # what a job has set, too
+            setattr(config, name, before[name])
         logger.removeFilter(note_limit)

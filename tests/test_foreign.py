@@ -13,7 +13,7 @@ import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import LearningRateMonitor
 from omegaconf import OmegaConf
-from torch import Size, nn
+from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, WeightedRandomSampler
 
 from foreign.partials import DataModule, LitModule
@@ -22,7 +22,6 @@ from foreign.stream import Forecast, Swings
 from leyden import UserError
 from leyden.files import read_json
 from leyden.launch import overrides, plan
-from leyden.launch.line import split
 from leyden.resume import exact
 from leyden.run import configs, paths, trust
 from leyden.run.run import Run
@@ -83,11 +82,9 @@ def evaluate(tmp_path):
     def run(directory: Path, **keys: object) -> dict:
         from eval import evaluate
 
-        line = split([f"log_dir='{tmp_path}'"], "eval")
-        found, _ = plan.composed(line, "eval", {"run": str(directory)}, tmp_path)
-        tree = overrides.without_hydra(found.tree)
-        tree.update(keys, run_dir=str(tmp_path / "eval"))
-        Path(tree.run_dir).mkdir(exist_ok=True)
+        start = plan.plan([f"run='{directory}'", f"log_dir='{tmp_path}'"], "eval")
+        tree = overrides.without_hydra(start.config.tree)
+        tree.update(keys, run_dir=str(start.directory))
         return evaluate(tree)
 
     return run
@@ -151,7 +148,7 @@ def test_a_package_is_found_by_its_path(command):
 
 def test_a_package_that_is_not_there(train):
     stored = OmegaConf.create({"task": {"_target_": "nowhere.Net"}, "trusted": ["nowhere"], "resume": "run"})
-    with pytest.raises(UserError, match=r"^The stored config wants nowhere\.Net, .*'nowhere'.*PYTHONPATH\.$"):
+    with pytest.raises(UserError, match=r"^The stored config wants nowhere\.Net, .*'nowhere'"):
         trust.checked(stored, stored.task)
     with pytest.raises(UserError, match=r"^task \(nowhere\.Net\) cannot be built: .*'nowhere'"):
         train("gan", "task._target_=nowhere.Net")
@@ -248,7 +245,7 @@ def test_whose_order_can_be_found_again(loader, named):
 class Sized(Shapes):
     def __init__(self, batch_size=16):
         super().__init__(batch_size)
-        self.facts["shape"] = Size([3, 16, 16])
+        self.facts["shape"] = torch.zeros(3)
 
 
 class Namesake(Shapes):
@@ -277,7 +274,7 @@ def test_names_are_free(train):
 
 
 def test_facts_are_plain(train):
-    with pytest.raises(UserError, match=r"facts\.shape: .*Size"):
+    with pytest.raises(UserError, match="facts\\.shape"):
         train("segmentation", "data._target_=test_foreign.Sized")
 
 

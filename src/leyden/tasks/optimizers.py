@@ -23,7 +23,7 @@ def configure_optimizers(
 
     A scheduler is one of torch, or a factor (step, total) -> share of the rate; a plateau watches `monitor`.
     """
-    for name, part in ("optimizer", optimizer), ("scheduler", scheduler or optimizer):
+    for name, part in ("optimizer", optimizer), ("scheduler", optimizer if scheduler is None else scheduler):
         require(isinstance(part, partial), name, "a class or a function with `_partial_: true`", part)
 
     weights = dict.fromkeys(decayed(task))  # each once

@@ -310,7 +310,7 @@ def test_a_search_of_troubles_is_whole_in_the_end(typed, cli, tmp_path):
         assert word in found[number]["reason"]
     assert "Traceback" in (sweep / "1" / "train.log").read_text()
     score = {n: Run(sweep / str(n)).metrics["best"]["value"] for n in (0, 4, 5, 6)}
-    assert f"| {max(score, key=score.get)} " in said.split("best val/score first")[1].splitlines()[4]
+    assert f" {max(score, key=score.get)} | " in said.split("best val/score first")[1].splitlines()[4]
     assert cli("sweep=latest", SCORE[2], "max_failures=2")[0] == 0 and jobs(sweep) == found
 
 

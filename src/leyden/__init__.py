@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from importlib import import_module
 from importlib.abc import MetaPathFinder
 from importlib.util import find_spec
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 # public functions, and their modules, which load torch or pandas
@@ -70,7 +70,7 @@ class LeanMetrics(MetaPathFinder):
         seen: Any = import_module("lightning_utilities.core.imports")
         package, requirement, load = seen.package_available, seen.RequirementCache.__bool__, spec.loader.exec_module
 
-        def exec_module(module: ModuleType) -> None:
+        def exec_module(module: Any) -> None:
             seen.package_available = lambda name: name not in SLOW and package(name)
             seen.RequirementCache.__bool__ = lambda self: self.requirement not in SLOW and requirement(self)
             load(module)

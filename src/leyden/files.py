@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock
 
@@ -28,7 +27,7 @@ def replacing(path: Path, synced: bool = False) -> Iterator[Path]:
         beside.unlink(missing_ok=True)
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict:
     """The content of a JSON file; empty where it is not there, half written, or another's."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -37,9 +36,10 @@ def read_json(path: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def write_json(path: Path, content: dict[str, Any]) -> None:
+def write_json(path: Path, content: dict) -> None:
+    """Indented, but a list of numbers in one line."""
     text = json.dumps(content, indent=2, ensure_ascii=False)
-    text = re.sub(r"\[\n[\d\s,.e+-]*\]", lambda row: f"[{' '.join(row[0][1:-1].split())}]", text)  # one line
+    text = re.sub(r"\[\n[\d\s,.e+-]*\]", lambda row: f"[{' '.join(row[0][1:-1].split())}]", text)
     with replacing(path) as beside:
         beside.write_text(text + "\n", encoding="utf-8")
 

@@ -3,7 +3,6 @@
 import copy
 import time
 from contextlib import nullcontext
-from itertools import chain
 from operator import attrgetter
 from typing import Any
 
@@ -41,13 +40,13 @@ def logged(trainer: Trainer) -> dict[str, float]:
     return gather(trainer, {name: float(value) for name, value in trainer.callback_metrics.items()})[0]
 
 
-def describe(item: _ResultMetric) -> dict[str, Any]:
+def describe(item: _ResultMetric) -> dict:
     """How a value was logged, as plain data."""
     sync = item.meta.sync.should, item.meta.sync.rank_zero_only
     return vars(item.meta) | {"reduce_fx": item.meta.reduce_fx.__name__, "_sync": sync}
 
 
-def rebuild(trainer: Trainer, described: dict[str, Any], is_tensor: bool = True) -> _ResultMetric:
+def rebuild(trainer: Trainer, described: dict, is_tensor: bool = True) -> _ResultMetric:
     """A value that is logged as `describe` says, before the first time."""
     should, first = described["_sync"]
     sync = _Sync(trainer.strategy.reduce, should, first, described["reduce_fx"])
@@ -75,7 +74,7 @@ def running_values(trainer: Trainer) -> dict[str, tuple[dict, dict | None]]:
     return {key: (describe(item), dict(item.metric_state) if item.is_tensor else None) for key, item in items.items()}
 
 
-def restore_running_values(trainer: Trainer, task: LightningModule, values: dict[str, Any]) -> None:
+def restore_running_values(trainer: Trainer, task: LightningModule, values: dict) -> None:
     """Go on with what `running_values` gave; its tensors must be on the task's device."""
     trainer._logger_connector._first_loop_iter = True  # else the first batch forgets what was logged
     for key, (described, state) in values.items():
@@ -141,7 +140,7 @@ class RankLogger(StepLogger):
     def join(self) -> None:
         """Raises UserError where ranks have come to different loaders, and would wait for each other."""
         loop: Any = self.trainer._active_loop
-        results: Any = loop._results
+        results = loop._results
         samples = 1 if results.training else evaluated(loop)
         mine = {
             key: (describe(item), share_of(item, samples))
@@ -152,7 +151,8 @@ class RankLogger(StepLogger):
         places, ranks = zip(*gather(self.trainer, (results.dataloader_idx, mine)), strict=True)
         if len({*places}) > 1:
             raise UserError("A rank has no batch of one of several loaders; give each rank samples of each loader.")
-        for key in dict.fromkeys(chain(*ranks)):
+
+        for key in dict.fromkeys(key for rank in ranks for key in rank):
             described, shares = zip(*(rank[key] for rank in ranks if key in rank), strict=True)
             item = results.setdefault(key, rebuild(self.trainer, described[0]))  # others may have it alone
             item.has_reset, item._update_count = False, max(1, item._update_count)
@@ -179,11 +179,10 @@ class RankLoader(_DataConnector):
         share = self.share(order, self.trainer.global_rank, world, equal)
 
         mine = copy.copy(loader)
-        own = {"sampler": share, "batch_sampler": batches and share, "_iterator": None}
+        vars(mine).update(sampler=share, batch_sampler=batches and share, _iterator=None)  # DataLoader refuses setattr
         if plain:
             size = share.even(batches.batch_size)
-            own |= {"batch_size": size, "batch_sampler": BatchSampler(share, size, batches.drop_last)}
-        vars(mine).update(own)  # a DataLoader lets nobody set these
+            vars(mine).update(batch_size=size, batch_sampler=BatchSampler(share, size, batches.drop_last))
         return mine
 
 

@@ -1,7 +1,6 @@
 """Your own arrays: .npy files, which may be larger than memory, or a .npz file."""
 
 import hashlib
-import os
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -39,7 +38,7 @@ class Arrays(DataModule):
         if values is None or y is None:
             raise UserError(f"{self.path} must hold {prefix}x and {prefix}y.")
         x = Mapped(self.path, f"{prefix}x", values, self.layout, lengths)
-        log_once("%s of %s: %s of %s, as %s", x.name, self.path, values.dtype, list(values.shape), x.layout)
+        log_once("%s of %s: %s of %s, as %s", x.name, self.path, values.dtype, [*values.shape], x.layout)
         return x, self.targets(f"{prefix}y of {self.path}", y)
 
     def targets(self, what: str, y: np.ndarray) -> Tensor:
@@ -50,6 +49,7 @@ class Arrays(DataModule):
             return torch.from_numpy(y.astype(np.float64 if close else np.float32))
         if y.dtype.kind not in "biuUS" or y.ndim != 1:
             raise UserError(f"{what} must hold N whole numbers, texts or finite floats; got {y.dtype} of {[*y.shape]}.")
+
         values, places = np.unique(y, return_inverse=True)
         names = values.astype(str).tolist()
         self.classes = self.classes or sorted(names, key=natural)
@@ -58,11 +58,11 @@ class Arrays(DataModule):
         return torch.tensor([self.classes.index(name) for name in names])[torch.from_numpy(places)]
 
     @cached_property
-    def known(self) -> dict[str, Any]:
+    def known(self) -> dict:
         """Digests, and mean and std of train, kept in <data_dir>."""
         files = [file for file in sorted(self.path.glob("*.npy")) if file.stem.split("_")[-1] in NAMES] or [self.path]
         train, states = self.splits["train"].x, [(file.name, *state(file)) for file in files]
-        key = os.path.realpath(self.path), states, self.layout, hashlib.sha256(train.rows.numpy()).hexdigest()
+        key = str(self.path.resolve()), states, self.layout, hashlib.sha256(train.rows.numpy()).hexdigest()
         with remembered(self.data_dir, "arrays", *key) as (_, known):
             if not known:
                 log_once("reading all of %s once, for mean, std and fingerprint", self.path)
@@ -79,7 +79,7 @@ class Arrays(DataModule):
             log_once("x of %s: float32 rounds it; subtract the mean first", self.path)
         return mean, std
 
-    def contents(self, samples: Samples) -> Iterator[Any]:
+    def contents(self, samples: Samples) -> Iterator:
         yield repr(self.known["digests"]).encode()
         yield samples.x.rows.numpy()
 
@@ -101,12 +101,14 @@ class Mapped(OnDisk):
             pictures = "NHWC" if values.ndim == 4 and values.shape[3] < values.shape[1] else "NCHW"
             layout = {2: "NF", 3: "NHW" if lengths is None else "NTF"}.get(values.ndim, pictures)
         if values.dtype.kind not in "buif" or values.ndim != len(layout):
-            what = f"numbers of {' x '.join(layout)}; got {values.dtype} of {list(values.shape)}"
+            what = f"numbers of {' x '.join(layout)}; got {values.dtype} of {[*values.shape]}"
             raise UserError(f"{name} of {path} must hold {what}; see data.layout.")
+
         sizes, picture = dict(zip(layout, values.shape, strict=True)), "H" in layout
         shape = [sizes.get(axis, 1) for axis in ("NCHW" if picture else layout)]
         super().__init__(shape, torch.uint8 if picture and values.dtype == np.uint8 else torch.float32)
         self.layout, self.row_bytes = layout, values[:1].nbytes or 1
+
         if layout == "NTF":
             steps = np.full(len(values), sizes["T"]) if lengths is None else lengths
             if not are_lengths(steps, len(values), sizes["T"]):
@@ -117,7 +119,7 @@ class Mapped(OnDisk):
     def lengths(self) -> Tensor | None:
         return None if self.steps is None else self.steps[self.rows]
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict:
         return self.__dict__ | ({"values": None} if isinstance(self.values, np.memmap) else {})
 
     def __getitem__(self, index: Any) -> Any:

@@ -49,8 +49,8 @@ def rectangle(u: Tensor, scale: Sequence, ratio: Sequence, shape: torch.Size) ->
     aspect = between(aspect, *map(math.log, ratio)).exp()
     height = (area / aspect).sqrt().round().clamp(1, shape[2])
     width = (area * aspect).sqrt().round().clamp(1, shape[3])
-    corner = (top * (shape[2] + 1 - height)).long(), (left * (shape[3] + 1 - width)).long()
-    return *corner, height.long(), width.long()
+    top, left = top * (shape[2] + 1 - height), left * (shape[3] + 1 - width)
+    return top.long(), left.long(), height.long(), width.long()
 
 
 class Transform:

@@ -52,8 +52,8 @@ class DataModule(LightningDataModule):
     def __post_init__(self) -> None:
         super().__init__()
         self.title, self.notes = type(self).__name__, dict[str, Any]()  # for run.json
-        train, val = self.train_transforms or [], self.eval_transforms or []
-        self.transforms = {"train": train, "val": val, "test": val}
+        self.transforms = dict.fromkeys(SPLITS, self.eval_transforms or []) | {"train": self.train_transforms or []}
+
         for name, low in ("batch_size", 1), ("folds", 2), ("split_seed", 0), ("seed", 0):
             whole(f"data.{name}", getattr(self, name), low)
         for name in "val_fraction", "test_fraction":
@@ -78,10 +78,12 @@ class DataModule(LightningDataModule):
             if pair and len(pair[0]) != len(pair[1]):
                 raise UserError(f"{self.title} has {len(pair[0])} samples but {len(pair[1])} targets for {split}.")
             splits[split] = pair and Samples(*pair)
+
         train = splits["train"]
         cut = self.cut(train.y, splits["val"] is None, splits["test"] is None) if train else {}
         if not train or not len(cut["train"]):
             raise UserError(f"{self.title} has no training samples; see its files, val_fraction and test_fraction.")
+
         for split, index in cut.items():
             if len(index) or not splits[split]:
                 splits[split] = train.subset(index)
@@ -102,23 +104,24 @@ class DataModule(LightningDataModule):
         return {split: part.sort().values for split, part in zip(SPLITS, parts, strict=True)}
 
     @cached_property
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict:
         """What models and tasks need to know, in plain values; UserError where labels do not fit."""
         train = self.splits["train"]
         if train.y.is_floating_point():
             mean, std = moments([train.y.reshape(len(train), -1)])
             return self.facts_of_x(train) | {"outputs": len(mean), "target_mean": mean, "target_std": std}
-        labels = torch.cat([samples.y for samples in self.splits.values()])
-        low, high = int(labels.min()), int(labels.max())
+
+        low, high = map(int, torch.cat([samples.y for samples in self.splits.values()]).aminmax())
         classes = self.classes or [str(label) for label in range(high + 1)]
         if low < 0 or high >= len(classes):
             raise UserError(f"{self.title} has labels from {low} to {high}, but {len(classes)} classes, from 0.")
         if low == high:
             raise UserError(f"{self.title} has samples of one class only, {classes[low]}; it needs two or more.")
+
         counts = train.y.bincount(minlength=len(classes)).tolist()
         return self.facts_of_x(train) | {"outputs": len(classes), "classes": classes, "counts": counts}
 
-    def facts_of_x(self, train: Samples) -> dict[str, Any]:
+    def facts_of_x(self, train: Samples) -> dict:
         """Of samples as the model gets them: kind, shape, mean and std by channel."""
         x, transforms = train.x, self.transforms["val"] or self.transforms["train"]
         if transforms and train.lengths is None:
@@ -127,6 +130,7 @@ class DataModule(LightningDataModule):
                 x, _, _ = Samples(x[some], train.y[some], transforms).__getitems__(list(range(len(some))))
             except (RuntimeError, TypeError) as error:
                 raise UserError(f"The transforms of data give samples that make no batch: {said(error)}.") from error
+
         mean, std = self.moments(train) if x is train.x else moments([x])
         if train.lengths is not None:
             return {"kind": "sequence", "shape": [None, len(mean)], "mean": mean, "std": std}
@@ -145,7 +149,7 @@ class DataModule(LightningDataModule):
                 digest.update(part)
         return digest.hexdigest()
 
-    def contents(self, samples: Samples) -> Iterator[Any]:
+    def contents(self, samples: Samples) -> Iterator:
         """Bytes that differ where samples do."""
         for part in (*(samples.x if isinstance(samples.x, list) else [samples.x]), samples.y):
             yield part.contiguous().numpy()
@@ -155,6 +159,7 @@ class DataModule(LightningDataModule):
         samples, trainer = self.splits[split], self.trainer
         if not samples:
             return []
+
         rank, world = (trainer.global_rank, trainer.world_size) if trainer else (0, 1)
         draw = partial(exact.shuffled, len(samples), self.seed)
         if self.balanced:
@@ -162,10 +167,12 @@ class DataModule(LightningDataModule):
         elif samples.lengths is not None:
             draw = partial(exact.bucketed, samples.lengths, self.batch_size * world, self.seed)
         order = exact.Order(len(samples), rank, world, draw if shuffle else None)
+
         drop_last = len(order) > self.batch_size if self.drop_last == "auto" else self.drop_last
         slow = samples.transforms or getattr(samples.x, "slow", False)  # in memory workers only cost
         workers = (cores() if slow else 0) if self.num_workers == "auto" else int(self.num_workers)
         cuda = trainer and trainer.strategy.root_device.type == "cuda"
+
         return DataLoader(
             samples,
             batch_size=self.batch_size,
@@ -211,6 +218,7 @@ def stratified_order(y: Tensor, seed: int) -> Tensor:
     order = exact.shuffled(len(y), seed)
     if y.is_floating_point():
         return order
+
     place = torch.empty(len(y), dtype=torch.float64)
     members, counts = y[order].argsort(stable=True), y.unique(return_counts=True)[1].tolist()
     place[members] = torch.cat([(torch.arange(count).double() + 0.5) / count for count in counts])

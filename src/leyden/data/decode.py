@@ -18,9 +18,7 @@ FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")  # others of Pillow's st
 MODES, READ = {1: "L", 3: "RGB"}, {1: ImageReadMode.GRAY, 3: ImageReadMode.RGB}
 
 
-def decode(
-    path: str | Path, size: tuple[int, int] | None = None, channels: int = 3, background: str = "white"
-) -> Tensor:
+def decode(path: str | Path, size: Sequence[int] | None = None, channels: int = 3, background: str = "white") -> Tensor:
     """The picture, or its first frame, as uint8 of channels x H x W, upright, resized to size, (H, W).
 
     Transparent pixels show the background, a colour's name or #rrggbb.

@@ -61,12 +61,13 @@ class Folders(DataModule):
     def listing(self) -> dict[str, tuple[list[str], list[int]]]:
         """The files of each split, relative to the root, '2' before '10', and the index of the class of each.
 
-        Links to classes and files are followed, those to folders inside of a class are not.
+        Links to classes and files are followed, those to folders inside a class are not.
 
         Raises:
             UserError: a class that train does not have, or one that has no file to train on.
         """
         listing, index = {}, {name: number for number, name in enumerate(self.classes)}
+
         for split, root in self.roots.items():
             every = dict[str, str]()
             for name in folders(root):
@@ -74,20 +75,24 @@ class Folders(DataModule):
                     inner[:] = [part for part in inner if part[0] != "."]
                     place = os.path.relpath(folder, self.root)
                     every |= {os.path.join(place, file): name for file in files if file[0] != "."}
+
             found = {path: name for path, name in every.items() if path.lower().endswith(self.endings)}
             if others := [path for path in every if path not in found]:
                 log_once("%d files of other kinds in %s are left out: %s", len(others), root, listed(others))
+
             there = set(found.values())
             if strange := sorted(there - index.keys()):
                 raise UserError(f"{root} has the classes {listed(strange)} that train does not have.")
             if (empty := sorted(index.keys() - there)) and (split == "train" or not there):
                 raise UserError(f"{root} has no {self.what} of the classes {listed(empty)}; add some, or delete it.")
+
             paths = sorted(found, key=natural)
             listing[split] = paths, [index[found[path]] for path in paths]
         return listing
 
 
 def folders(root: Path) -> list[str]:
+    """Names in it, sorted; no dot folders."""
     return sorted((path.name for path in root.iterdir() if path.is_dir() and path.name[0] != "."), key=natural)
 
 
@@ -114,7 +119,7 @@ def state(path: Path) -> list[int]:
 
 
 @contextmanager
-def remembered(data_dir: Path, kind: str, *key: Any) -> Iterator[tuple[Path, dict[str, Any]]]:
+def remembered(data_dir: Path, kind: str, *key: Any) -> Iterator[tuple[Path, dict]]:
     """The file in <data_dir>/<kind> of a key, locked, and its content, which is written back."""
     memory = data_dir / kind / f"{hashlib.blake2b(repr(key).encode(), digest_size=8).hexdigest()}.json"
     try:
@@ -158,10 +163,11 @@ def load(path: Path, columns: int | None = None) -> Tensor:
             values = np.load(path)
     except Exception as error:  # of many kinds
         raise UserError(f"{path} cannot be read as a sequence ({said(error)}).") from error
-    fits = values.ndim == 2 and values.size and columns in (None, values.shape[1])
-    if values.dtype.kind not in "buif" or not fits:
+
+    if values.dtype.kind not in "buif" or values.ndim != 2 or not values.size or columns not in (None, values.shape[1]):
         what = f"numbers of T x {columns or 'F'}, T > 0"
-        raise UserError(f"{path} holds {values.dtype} of shape {list(values.shape)}, not {what}.")
+        raise UserError(f"{path} holds {values.dtype} of shape {[*values.shape]}, not {what}.")
+
     sequence = torch.from_numpy(values.astype(np.float64)).float()
     if len(bad := (~sequence.isfinite().all(1)).nonzero()):
         raise UserError(f"{path} holds NaN or infinity at step {int(bad[0])} from 0.")

@@ -45,7 +45,8 @@ class ImageFolder(Folders):
         require(two or own, "data.size", need, size)
         require(channels in MODES, "data.channels", "1 for grey or 3 for colour", channels)
         require(on_bad_file in ("error", "skip"), "data.on_bad_file", "error or skip", on_bad_file)
-        self.settings: Any = (tuple(sides) if sides else None), channels, background
+
+        self.settings: Any = sides and tuple(sides), channels, background
         self.skip, self.cache, self.data_dir = on_bad_file == "skip", cache, Path(data_dir)
         self.known, self.bad = dict[str, Any](), dict[str, str]()
 
@@ -58,11 +59,13 @@ class ImageFolder(Folders):
             if new := [name for name in names if name not in known or known[name][:2] != state(self.root / name)]:
                 log_once("looking at %d pictures of %s", len(new), root)
                 known |= zip(new, in_turn(self.look, new), strict=True)
+
             good = [row for row, name in enumerate(names) if isinstance(known[name], list)]
             bad = {name: known[name] for name in names if isinstance(known[name], str)}
             pictures = Pictures(self.root, [names[row] for row in good], *self.settings)
             if self.cache and (self.skip or not bad):
                 pictures.write_cache(memory, [known[names[row]][2] for row in good])
+
         if bad:
             then = "skipped" if self.skip else "repair or delete them, or type data.on_bad_file=skip"
             what = f"{len(bad)} of {len(names)} pictures in {root} cannot be decoded; {then}:\n  "
@@ -75,7 +78,7 @@ class ImageFolder(Folders):
         self.known |= known
         return pictures, torch.tensor(labels)[good]
 
-    def look(self, name: str) -> list[Any] | str:
+    def look(self, name: str) -> list | str:
         """State and digest of a file, with the sums of its pixels and of their squares by channel.
 
         Where it cannot be decoded, the reason as a text.
@@ -85,6 +88,7 @@ class ImageFolder(Folders):
             planes = decode(file, *self.settings).flatten(1).numpy()
         except UserError as error:
             return str(error).partition(" cannot be decoded: ")[2].rstrip(".")
+
         squares = np.multiply(planes, planes, dtype=np.uint16)
         sums = [planes.shape[1], *planes.sum(1).tolist(), *squares.sum(1).tolist()]
         return [*state(file), hashlib.blake2b(file.read_bytes(), digest_size=16).hexdigest(), sums]
@@ -95,7 +99,7 @@ class ImageFolder(Folders):
         std = np.sqrt((square - mean**2).clip(0))
         return mean.tolist(), np.where(std > 0, std, 1.0).tolist()
 
-    def contents(self, samples: Samples) -> Iterator[Any]:
+    def contents(self, samples: Samples) -> Iterator:
         names = samples.x.files(samples.x.rows)
         yield repr((self.settings, names, [self.known[name][2] for name in names], samples.y.tolist())).encode()
 
@@ -103,7 +107,7 @@ class ImageFolder(Folders):
 class Pictures(OnDisk):
     """N x C x H x W of uint8: files that are decoded when asked for, or a `cache` of all.
 
-    The names are one array of bytes, which worker processes share: of a list of texts each would come to hold a copy.
+    The names are one array of bytes, which worker processes share; of a list each would come to hold a copy.
     """
 
     cache: Path | None = None
@@ -111,7 +115,7 @@ class Pictures(OnDisk):
 
     def __init__(self, root: Path, names: list[str], size: tuple[int, int] | None, channels: int, background: str):
         super().__init__((len(names), channels, *(size or ())))
-        self.root, self.names = str(root), np.array([os.fsencode(name) for name in names])  # which workers share
+        self.root, self.names = str(root), np.array([os.fsencode(name) for name in names])
         self.settings = size, channels, background
 
     def files(self, rows: Tensor) -> list[str]:
@@ -131,12 +135,11 @@ class Pictures(OnDisk):
             for old in path.parent.glob(f"*{memory.stem}-*.u8*"):
                 old.unlink()
             with replacing(path, synced=True) as part, open(part, "wb") as file:
-                for x in in_turn(lambda index: self[index].numpy(), range(len(self))):
-                    file.write(x)
+                file.writelines(in_turn(lambda index: self[index].numpy(), range(len(self))))
         self.cache, self.slow = path, False
 
 
-def in_turn(function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
+def in_turn(function: Callable, items: Sequence) -> Iterator:
     """The function's result for each item, by threads with one of torch each."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

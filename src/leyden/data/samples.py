@@ -20,7 +20,7 @@ def to_float(x: Tensor) -> Tensor:
     return x.float() / 255 if x.dtype == torch.uint8 else x
 
 
-def transformed(x: Tensor, transforms: Sequence[Callable[[Tensor], Tensor]]) -> Tensor:
+def transformed(x: Tensor, transforms: Sequence[Callable]) -> Tensor:
     """A sample, or a batch, after transforms of torchvision."""
     for transform in transforms:
         x = transform(to_float(x) if isinstance(transform, v2.Normalize) else x)
@@ -33,14 +33,14 @@ class Samples(Dataset):
     A key is epoch * length + index, as `exact.Order` gives it. A batch is (x, y, keys), as a DataModule takes it.
     """
 
-    def __init__(self, x: Any, y: Tensor, transforms: Sequence[Callable[[Tensor], Tensor]] = (), seed: int = 0):
+    def __init__(self, x: Any, y: Tensor, transforms: Sequence[Callable] = (), seed: int = 0):
         self.x, self.y, self.transforms, self.seed = x, y, transforms, seed
         self.lengths = torch.tensor(list(map(len, x))) if isinstance(x, list) else getattr(x, "lengths", None)
 
     def __len__(self) -> int:
         return len(self.y)
 
-    def __getitems__(self, keys: list[int]) -> tuple[Any, ...]:
+    def __getitems__(self, keys: list[int]) -> tuple:
         key = torch.tensor(keys)
         index = key % len(self)
         if self.lengths is not None:
@@ -48,6 +48,7 @@ class Samples(Dataset):
             return (values, self.lengths[index]), self.y[index], key
         if not self.transforms:
             return self.x.index_select(0, index), self.y[index], key  # a tenth of the time of x[index]
+
         x = []
         for i, k in zip(index.tolist(), keys, strict=True):
             with exact.isolated(self.seed, k):
@@ -99,9 +100,11 @@ def moments(parts: Iterable[Tensor]) -> tuple[list[float], list[float]]:
             variance = counts @ LEVELS.square() / count - middle.square()
         else:
             variance, middle = torch.var_mean(channels.double(), 1, correction=0)
+
         total += count
         apart = middle - mean
         mean = mean + apart * (count / total)
         squares = squares + variance * count + apart.square() * (count * (total - count) / total)
+
     std = (squares / total).clamp(min=0).sqrt()
     return mean.tolist(), torch.where(std > 0, std, 1.0).tolist()

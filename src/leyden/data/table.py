@@ -1,7 +1,6 @@
 """A table from a CSV or Parquet file: numbers, categories, and a column to predict."""
 
 import csv
-import math
 import re
 from datetime import UTC, datetime
 from functools import partial
@@ -61,6 +60,7 @@ class Table(DataModule):
         for name in (self.target, *self.numeric, *self.categorical, *self.ignore):
             if name not in cells:
                 raise UserError(f"{self.path} has no column '{name}', only {listed(cells)}; see data.separator.")
+
         y = self.targets(cells.pop(self.target))
         train = self.cut(y, val=True, test=True)["train"].tolist()
         self.columns = [self.column(name, cells[name], train) for name in cells if name not in self.ignore]
@@ -78,7 +78,7 @@ class Table(DataModule):
                 return values if "offset" in form else values.float()
         return torch.tensor(codes({"categories": self.classes}, texts), dtype=torch.int64)
 
-    def column(self, name: str, texts: list[str], train: list[int]) -> dict[str, Any]:
+    def column(self, name: str, texts: list[str], train: list[int]) -> dict:
         """What the facts say of a column: its kind by all rows, the rest by training rows."""
         if found := self.numbers(name, texts):
             values, form = found
@@ -86,10 +86,11 @@ class Table(DataModule):
             return {"name": name, "fill": float(known[~known.isnan()].median().nan_to_num()), **form}
         return {"name": name, "categories": sorted({texts[row] for row in train})}
 
-    def numbers(self, name: str, texts: list[str]) -> tuple[Tensor, dict[str, Any]] | None:
+    def numbers(self, name: str, texts: list[str]) -> tuple[Tensor, dict] | None:
         """A column's values in float64, and their form for `codes`; None for categories. UserError for mixed cells."""
         if name in self.categorical:
             return None
+
         forms = [".", DATE] if self.mark == "," else [",", ".", DATE] if "," in "".join(texts) else [".", ",", DATE]
         read = {form: torch.tensor([number(text, form) for text in texts], dtype=torch.float64) for form in forms}
         decimal, values = min(read.items(), key=lambda item: int(item[1].isnan().sum()))
@@ -99,17 +100,19 @@ class Table(DataModule):
         if wrong:
             what = f"Column {name} of {self.path} holds numbers, but '{texts[wrong[0]]}' in line {self.lines[wrong[0]]}"
             raise UserError(f"{what}; mend it, add it to data.missing, or type 'data.categorical=[{name}]'.")
-        form: dict[str, Any] = {} if decimal == "." else {"decimal": decimal}
+
+        form: dict = {} if decimal == "." else {"decimal": decimal}
         numbers = values[~values.isnan()]
         close = len(numbers.float().unique()) < len(numbers.unique())
         if decimal == DATE or (close and numbers.median().abs() > numbers.std()):
             form["offset"] = float(numbers.median())
+
         apart, kept = len(set(texts) - {""}), len((numbers - form.get("offset", 0.0)).float().unique())
         if kept < 0.99 * apart:
             log_once("%s of %s: %d of %d different values are equal as float32", name, self.path, apart - kept, apart)
         return values, form
 
-    def facts_of_x(self, train: Samples) -> dict[str, Any]:
+    def facts_of_x(self, train: Samples) -> dict:
         mean, std = list[float](), list[float]()  # categories stay 0 and 1
         for column, values in zip(self.columns, train.x.T, strict=True):
             count = len(column.get("categories", []))
@@ -127,22 +130,20 @@ def number(text: str, decimal: str = ".") -> float:
         text = text.translate(SWAP) if decimal == "," else text
         value = float(re.sub(r"[^-+.\d]", "", text) if GROUPS.fullmatch(text) else text)
     except ValueError:
-        return math.nan
-    return value if abs(value) < 3e38 and "_" not in text else math.nan
+        return torch.nan
+    return value if abs(value) < 3e38 and "_" not in text else torch.nan
 
 
-def codes(column: dict[str, Any], texts: list[str]) -> list[float]:
+def codes(column: dict, texts: list[str]) -> list[float]:
     """Cells as x holds them; NaN: a missing number, or a category that train lacks."""
     if "categories" not in column:
         return [number(text, column.get("decimal", ".")) - column.get("offset", 0.0) for text in texts]
     index = {name: float(place) for place, name in enumerate(column["categories"])}
-    return [index.get(text, index.get("", math.nan)) for text in texts]
+    return [index.get(text, index.get("", torch.nan)) for text in texts]
 
 
-def load(
-    path: Path, separator: str | None, missing: list[str], encoding: str = "utf-8", compression: str = "infer"
-) -> tuple[dict[str, list[str]], list[int], str | None]:
-    """The cells by column, "" where missing, the line of each row, the separator."""
+def load(path: Path, separator: str | None, missing: list[str], encoding: str, compression: str = "infer") -> Any:
+    """A dict of the cells by column, "" where missing, the line of each row, the separator."""
     import pandas as pd  # slow
 
     how = {"header": None, "dtype": object, "keep_default_na": False, "skip_blank_lines": False, "engine": "python"}
@@ -163,11 +164,13 @@ def load(
         if parquet and isinstance(error, ImportError):
             fix = "without pyarrow; type: pip install pyarrow"
         raise UserError(f"{path.absolute()} cannot be read {fix}") from error
+
     frame.index = (frame.map(lambda cell: str(cell).count("\n")).sum(axis=1) + 1).cumsum()  # lines
     frame = frame.map(lambda cell: str(cell).strip(), na_action="ignore")
     lines = frame.index[(frame.notna() & frame.ne("")).any(axis=1)].tolist()
     if len(lines) < 2:
         raise UserError(f"{path} has no rows below a header.")
+
     frame = frame.loc[lines[1:]].set_axis(frame.loc[lines[0]].tolist(), axis=1)
     if not frame.columns.is_unique:
         raise UserError(f"The header of {path} has a name twice: {listed(frame)}.")

@@ -50,6 +50,7 @@ class Rate(Callback):
         before = optimizer.defaults["lr"]
         what = f"used in place of {before:.2e}" if self.use else f"type optimizer.lr={rate:.2e}, now it is {before:.2e}"
         log.info("lr_finder: the loss falls fastest at %.2e (lr_finder.png); %s.", rate, what)
+
         if self.use:  # in what a schedule begins with, too
             for group in optimizer.param_groups:
                 group |= {key: group[key] * rate / before for key in RATES if key in group}
@@ -65,10 +66,10 @@ class Size(Callback):
         self.use, self.finder = use, BatchSizeFinder(**options)
         self.size: int | None = None  # in use, in a run that goes on, too
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict:
         return {"size": self.size}
 
-    def on_load_checkpoint(self, trainer: Trainer, task: LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_load_checkpoint(self, trainer: Trainer, task: LightningModule, checkpoint: Any) -> None:
         if size := checkpoint["callbacks"].get(self.state_key, {}).get("size"):
             self.size = size
             lightning_setattr(task, "batch_size", size)

@@ -103,8 +103,7 @@ class Finite(Callback):
 
 def finite(node: Any) -> bool:
     """Whether all numbers are, with FSDP those of this rank."""
-    local = [tensor.to_local() if hasattr(tensor, "to_local") else tensor for tensor in tensors(node)]
-    return all(tensor.isfinite().all() for tensor in local)
+    return all((x.to_local() if hasattr(x, "to_local") else x).isfinite().all() for x in tensors(node))
 
 
 @contextmanager
@@ -126,11 +125,12 @@ def explain(trainer: Trainer, task: LightningModule, error: Exception) -> str | 
         return f"{text}; leyden.tasks.configure_optimizers(self, optimizer, scheduler) takes those of the config."
     if isinstance(error, TypeError):
         return None
+
     if isinstance(error, MemoryError) or re.search(MEMORY, whole, re.I):
-        size, every = getattr(trainer.datamodule, "batch_size", None), trainer.accumulate_grad_batches
+        size = getattr(trainer.datamodule, "batch_size", None)
         half = f"data.batch_size={size // 2}" if isinstance(size, int) else "half the batch and"
-        same = f"{half} trainer.accumulate_grad_batches={2 * every}"
-        return f"Out of memory ({text}); type {same}, trainer.precision=bf16-mixed or 'callbacks=[memory]'."
+        twice = f"trainer.accumulate_grad_batches={2 * trainer.accumulate_grad_batches}"
+        return f"Out of memory ({text}); type {half} {twice}, trainer.precision=bf16-mixed or 'callbacks=[memory]'."
 
     if found := re.search(r"^\S+ does not have a deterministic implementation", text):
         return f"{found[0]}, and is called in {place if step else 'backward'}; type trainer.deterministic=warn."

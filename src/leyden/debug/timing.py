@@ -1,6 +1,5 @@
 """How long a batch takes without a Trainer: in a bare loop, and data and computation alone."""
 
-from collections.abc import Callable
 from itertools import chain, count, repeat
 from typing import Any
 
@@ -42,22 +41,23 @@ class Stopwatch(Callback):
         trainer.should_stop = len(self.seconds) > self.rounds
         self.seconds.append({})
 
-    def measure(self, trainer: Trainer, task: LightningModule, loader: Any, lines: dict[str, str]) -> None:
+    def measure(self, trainer: Trainer, task: LightningModule, loader: Any, lines: dict) -> None:
         """Note the seconds that each line of code takes."""
         convert, batches = trainer.precision_plugin.convert_input, chain.from_iterable(repeat(loader))
-        given = {"batches": batches, "one": next(batches), "step": bare_step(trainer, task)}
-        given["ready"] = lambda batch: trainer.strategy.batch_to_device(convert(batch), dataloader_idx=0)
 
         def check(batch: Any) -> None:
             with torch.no_grad(), trainer.precision_plugin.forward_context():
                 task.step(batch) if isinstance(task, Supervised) else task.validation_step(batch, 0)
 
+        given = {"batches": batches, "one": next(batches), "step": bare_step(trainer, task), "check": check}
+        given["ready"] = lambda batch: trainer.strategy.batch_to_device(convert(batch), dataloader_idx=0)
+
         for name, line in lines.items():
-            watch = Timer(line, globals=given | {"check": check}, num_threads=torch.get_num_threads())
+            watch = Timer(line, globals=given, num_threads=torch.get_num_threads())
             self.seconds[-1][name] = watch.timeit(self.steps).mean
 
 
-def bare_step(trainer: Trainer, task: LightningModule) -> Callable[[Any], None]:
+def bare_step(trainer: Trainer, task: LightningModule) -> Any:
     """A step of training as one writes it; of a known kind of task it counts nothing."""
     optimizer, precision, every = trainer.optimizers[0], trainer.precision_plugin, trainer.accumulate_grad_batches
     scaler = getattr(precision, "scaler", None) or torch.amp.GradScaler(enabled=False)

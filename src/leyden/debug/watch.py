@@ -1,10 +1,8 @@
 """Callbacks that watch a run: gradients, memory, one batch by heart, the worst mistakes."""
 
 import logging
-import math
 import os
 from collections import Counter
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,7 @@ from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
 from tabulate import tabulate
-from torch import Tensor, cuda, nn, optim
+from torch import Tensor, cuda, nn
 from torchvision.utils import make_grid
 
 from leyden import listed
@@ -36,11 +34,12 @@ class Gradients(Callback):
         self.small = Counter[str]()  # measurements in a row in which a gradient was small
         self.named: set[str] = set()
 
-    def on_before_optimizer_step(self, trainer: Trainer, task: LightningModule, optimizer: optim.Optimizer) -> None:
+    def on_before_optimizer_step(self, trainer: Trainer, task: LightningModule, optimizer: Any) -> None:
         step = trainer.global_step // len(trainer.optimizers)  # which step in turn
         measured, left = divmod(step + 1, self.every_n_steps)
         if left and step > 0:
             return
+
         mine = {weight for group in optimizer.param_groups for weight in group["params"]}
         scaler = getattr(trainer.precision_plugin, "scaler", None)
         late = scaler and getattr(optimizer, "_step_supports_amp_scaling", False)  # fused: it unscales later
@@ -75,7 +74,7 @@ class Gradients(Callback):
         vanish = [name for name in small if self.small[name] > 2 or (step == 1 and norms[name] > 0)]
         explode = [name for name, norm in norms.items() if not norm <= max(LARGE, LARGE * least)]
 
-        for what, names in (("vanish", vanish), ("explode", explode)):
+        for what, names in ("vanish", vanish), ("explode", explode):
             if new := [f"{name} ({norms[name]:.1e})" for name in names if name not in self.named]:
                 log.warning("Gradients %s in %s at step %d.", what, listed(new), step)
             self.named |= {*names}
@@ -106,7 +105,7 @@ class Overfit(Callback):
         cause = "a wrong optimizer.lr, too few steps, dropout, augmentation, or targets of other inputs"
         if idle := [name for name, p in task.named_parameters() if p.grad is None or not p.grad.any()]:
             cause = f"{idle[0]} (of {len(idle)} parameters) has no gradient: frozen, detached or unused"
-        log.warning("overfit: NOT passed, %s. The likeliest causes: %s.", fell, cause)
+        log.warning("overfit: NOT passed, %s. Likely causes: %s.", fell, cause)
 
 
 class Memory(Callback):
@@ -114,7 +113,7 @@ class Memory(Callback):
 
     def __init__(self, empty_cache: bool = False):
         self.empty_cache = empty_cache
-        self.last, self.grown = math.inf, 0  # MiB after the last epoch, epochs of growth in a row
+        self.last, self.grown = torch.inf, 0  # MiB after the last epoch, epochs of growth in a row
 
     def measure(self, trainer: Trainer, *_: Any) -> float:
         """Log the numbers of now; returns what the run's device holds."""
@@ -134,9 +133,7 @@ class Memory(Callback):
         held = self.measure(trainer)
         self.last, self.grown = held, self.grown + 1 if held > self.last + 1 else 0
         if self.grown == EPOCHS:
-            log.warning(
-                "Memory grew in each of the last %d epochs, to %.0f MiB; use loss.detach() in lists.", EPOCHS, held
-            )
+            log.warning("Memory grew %d epochs in a row, to %.0f MiB; use loss.detach() in lists.", EPOCHS, held)
         if self.empty_cache:
             cuda.empty_cache()
 
@@ -148,7 +145,7 @@ class Memory(Callback):
 def resident() -> float:
     """MiB of this process in memory; nan where the system has no /proc."""
     file = Path("/proc/self/statm")
-    return int(file.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / MIB if file.exists() else math.nan
+    return int(file.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / MIB if file.exists() else torch.nan
 
 
 class Mistakes(Callback):
@@ -156,7 +153,7 @@ class Mistakes(Callback):
 
     def on_test_start(self, trainer: Trainer, *_: Any) -> None:
         self.seen = 0
-        self.worst: list[Any] = []  # minus the loss, number of the sample, true and predicted class, picture
+        self.worst: list = []  # minus the loss, number of the sample, true and predicted class, picture
         self.board: Any = next((x.experiment for x in trainer.loggers if isinstance(x, TensorBoardLogger)), None)
 
     def on_test_batch_end(self, trainer: Trainer, task: Any, outputs: Any, batch: Any, *_: Any) -> None:
@@ -166,6 +163,7 @@ class Mistakes(Callback):
                     self.keep(trainer, outputs.float(), x, y)
 
     def keep(self, trainer: Trainer, logits: Tensor, x: Tensor, y: Tensor) -> None:
+        """Note the worst of a batch."""
         loss, preds = nn.functional.cross_entropy(logits, y, reduction="none").nan_to_num(torch.inf), logits.argmax(1)
         wrong = (preds != y).nonzero().flatten()
         top = wrong[loss[wrong].topk(min(COUNT, len(wrong))).indices]
@@ -175,7 +173,7 @@ class Mistakes(Callback):
         self.seen += len(y)
 
     def on_test_end(self, trainer: Trainer, task: Any) -> None:
-        rows = sorted(chain(*gather(trainer, self.worst)))[:COUNT]
+        rows = sorted(row for part in gather(trainer, self.worst) for row in part)[:COUNT]
         if rows and self.board:
             pictures = [x.float() if len(x) == 3 else x.float().mean(0, keepdim=True) for *_, x in rows]
             name = getattr(trainer.datamodule, "name", None)
@@ -193,7 +191,7 @@ class Mistakes(Callback):
             table = [("true / predicted", *task.classes), *lines] if len(lines) <= 40 else []  # too large to read
             self.show(trainer, "confusion", 1 - torch.stack([shares, 0.7 * shares, 0.4 * shares]), table)
 
-    def show(self, trainer: Trainer, what: str, picture: Tensor, table: list[Any]) -> None:
+    def show(self, trainer: Trainer, what: str, picture: Tensor, table: list) -> None:
         """A picture of 3 x H x W, large enough to see pixels, and a table below its head."""
         times = max(1, 600 // max(picture.shape))
         large = picture.repeat_interleave(times, 1).repeat_interleave(times, 2)

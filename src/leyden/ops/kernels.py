@@ -40,10 +40,11 @@ def build(name: str, folder: Path) -> Path:
     files = [file for end in ends if (file := folder / f"{name}.{end}").exists()]
     parts = torch.__version__, sys.version, flags(), gpus, asked, [file.read_text("utf-8") for file in files]
 
-    home = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or Path.home() / ".cache" / "torch_extensions") / "leyden"
+    home = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or Path.home() / ".cache/torch_extensions") / "leyden"
     library = home / f"{name}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}.so"
     if library.exists():
         return library
+
     home.mkdir(parents=True, exist_ok=True)
     with lock(library.with_suffix(".lock"), seconds=600), tempfile.TemporaryDirectory(dir=home) as work:
         if not library.exists():

@@ -31,10 +31,9 @@ def size(in_shape: Sequence[int | None]) -> int:
 
 def mistake(takes: str, in_shape: Sequence[int | None]) -> ValueError:
     """What to say to samples of another shape: the models that take them."""
-    kinds = {3: "mlp, cnn, resnet, vit or torchvision", 2: "rnn or transformer"}
+    models = {3: "mlp, cnn, resnet, vit or torchvision", 2: "rnn or transformer"}.get(len(in_shape), "mlp")
     shape = " x ".join("T" if length is None else str(length) for length in in_shape)
-    fix = f"type model={kinds.get(len(in_shape), 'mlp')}"
-    return ValueError(f"this model takes {takes}, but a sample is {shape}; {fix}")
+    return ValueError(f"this model takes {takes}, but a sample is {shape}; type model={models}")
 
 
 def valid(lengths: Tensor, steps: int) -> Tensor:

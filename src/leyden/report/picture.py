@@ -16,7 +16,7 @@ ACROSS, BEST = 4, 6  # panels side by side; rows with curves
 
 
 def draw(tables: list[Table], file: Path) -> None:
-    """Write a picture: for each table a panel of curves, and one for each setting. Raises UserError."""
+    """Write a picture: for each table a panel of curves, and one for each setting. UserError if it cannot."""
     panels = [(table, key) for table in tables for key in ("", *table.settings)]
     across, down = min(len(panels), ACROSS), math.ceil(len(panels) / ACROSS)
     with style.context(["tableau-colorblind10", {"axes.grid": True, "grid.alpha": 0.3, "text.parse_math": False}]):

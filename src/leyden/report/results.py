@@ -47,7 +47,7 @@ def read_all(places: Iterable[Path | str], logs: Path) -> DataFrame:
     for place in places:
         near = Path(place).expanduser(), paths.in_project(place), logs / "train" / place
         if not (found := [path for path in near if path.is_dir()]):
-            raise UserError(f"{place} is no folder; type a run, or a folder of runs, such as logs/train.")
+            raise UserError(f"{place} is no folder; type a run, or a folder of runs, as logs/train.")
         folders |= dict.fromkeys(run_folders(found[0]))
     rows = [row for row in map(read, folders) if row]
     if not rows:
@@ -72,6 +72,7 @@ def read(directory: Path) -> dict[str, Any]:
     row = load(run.config_file) or load(directory / ".hydra" / "config.yaml")  # of one that never began
     if "run" in row or "rounds" in row:
         return {}
+
     status, best = status_of(record), metrics.get("best", {})
     status = Status.UNKNOWN if status in DONE and not row else status
     objective = row.get("objective") or best.get("monitor")

@@ -41,6 +41,7 @@ def table(runs: DataFrame, metric: str) -> Table:
     test = runs.get(test_of(metric))
     runs = runs.assign(test=test, finished=runs.status == Status.FINISHED, runs=runs.path.map(str))
     runs = runs.sort_values("finished", ascending=False, kind="stable")
+
     texts = runs[keys].map(str).assign(all="")
     texts["copy"] = texts.groupby(list(texts)).cumcount()
     runs["row"] = texts.groupby([*settings, "copy"], sort=False).ngroup()
@@ -92,8 +93,7 @@ def written(made: list[Table], form: str) -> str:
             texts.append(f"best {table.metric} first ({table.mode})" if table.mode else unranked)
         elif form == "markdown":
             content = content.map(lambda cell: cell.replace("|", "\\|"))
-        style = STYLES[form]
-        texts.append(tabulate(content, "keys", style, showindex=False, disable_numparse=True, stralign="right"))
+        texts.append(tabulate(content, "keys", STYLES[form], showindex=False, disable_numparse=True, stralign="right"))
     return "\n".join(texts)
 
 

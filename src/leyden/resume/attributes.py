@@ -30,7 +30,7 @@ class Attributes:
     def __init__(self, trainer: Trainer, task: LightningModule):
         self.trainer, self.task = trainer, task
         self.to_restore: dict[Key, Any] | None = {}  # None: it is done
-        self.before: dict[Key, Any] = {key: mark(value, plain) for key, value, plain in self.everything() if plain}
+        self.before = {key: mark(value, plain) for key, value, plain in self.everything() if plain}
 
     def restore(self) -> None:
         """Once, after the hooks of a start, which make what is no data again: put back what a checkpoint held."""
@@ -46,9 +46,9 @@ class Attributes:
         """What has changed: the plain data, and a sentence on each that is none."""
         self.restore()
         found = [each for each in self.everything() if self.before.get(each[0]) != mark(*each[1:])]
-        lost = [f"{'.'.join(key)} ({type(value).__name__})" for key, value, plain in found if not plain]
-        values = {key: value for key, value, plain in found if plain}
-        return values, [f"{what} changes in training, and is no plain data for a checkpoint" for what in lost]
+        why = "changes in training, but is no plain data"
+        lost = [f"{'.'.join(key)} ({type(value).__name__}) {why}" for key, value, plain in found if not plain]
+        return {key: value for key, value, plain in found if plain}, lost
 
     def everything(self) -> Iterator[tuple[Key, Any, bool]]:
         """Each attribute: owner and name, and a copy as plain data and True, or itself and False."""
@@ -73,7 +73,7 @@ class Attributes:
             if is_own(part) or isinstance(part, Metric | MetricCollection):
                 queue.append((f"task.{name}", part))
         if not self.task.automatic_optimization:  # gradients may add up
-            queue += [(f"task.{name}", parameter) for name, parameter in self.task.named_parameters()]
+            queue += [(f"task.{name}", p) for name, p in self.task.named_parameters()]
 
         seen = set()
         for place, holder in queue:  # which grows meanwhile
@@ -90,7 +90,7 @@ def is_own(value: Any) -> bool:
 
 
 def is_holder(value: Any) -> bool:
-    """Whether it is the user's own, with attributes to look at, as an average."""
+    """Whether it is the user's own, with attributes to look at."""
     other = isinstance(value, nn.Module | Dataset | LightningDataModule)
     return is_own(value) and hasattr(value, "__dict__") and not other
 
@@ -117,6 +117,7 @@ def encode(value: Any, memo: dict[int, Any]) -> Any:
         return value
     if id(value) in memo:
         return memo[id(value)][0]
+
     if kind in (list, tuple, set):
         copy = kind(encode(child, memo) for child in value)
     elif kind in (dict, OrderedDict, Counter):

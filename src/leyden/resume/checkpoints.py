@@ -26,7 +26,7 @@ COMPILED = "_orig_mod."  # of torch.compile
 def read(path: Path | str, bare: bool = False) -> dict[str, Any]:
     """The content of a checkpoint, or if `bare` of a state_dict; torch itself checks no CRC.
 
-    Raises UserError if it is missing, damaged or more than plain data.
+    UserError if it is missing, damaged or more than plain data.
     """
     try:
         if zipfile.is_zipfile(path):
@@ -41,6 +41,7 @@ def read(path: Path | str, bare: bool = False) -> dict[str, Any]:
         if found := re.search(r"GLOBAL (\S+)", str(error)):
             what = f"holds {found[1]}, which is no plain data, and was not loaded"
         raise UserError(f"The checkpoint {path} {what}.") from error
+
     content = content if isinstance(content, dict) else {}
     if not bare and not isinstance(content.get("state_dict"), dict):
         raise UserError(f"{path} is no checkpoint of a run: it holds no state_dict.")
@@ -50,7 +51,7 @@ def read(path: Path | str, bare: bool = False) -> dict[str, Any]:
 def newest(folder: Path, asked: str = "") -> tuple[Path | None, dict[str, Any]]:
     """The checkpoint asked for, or the newest whole one, and its entry `leyden`; None where none was ever written.
 
-    Raises UserError if no run can go on from what is there.
+    UserError if no run can go on from what is there.
     """
     alone, faults = asked.endswith(".ckpt"), ""
     for path in [Path(asked)] if alone else sorted(folder.glob("*.ckpt"), key=lambda path: path.name != "last.ckpt"):
@@ -66,6 +67,7 @@ def newest(folder: Path, asked: str = "") -> tuple[Path | None, dict[str, Any]]:
                 raise UserError(f"{path} holds weights alone; init_from={path} starts a new run from them.")
         except UserError as error:
             faults += f" {error}"
+
     if faults:
         what = f"No run can go on from {folder}; delete that folder to start again, or type another name=."
         raise UserError(faults.strip() if alone else what + faults)
@@ -76,7 +78,7 @@ def newest(folder: Path, asked: str = "") -> tuple[Path | None, dict[str, Any]]:
 def load(module: nn.Module, path: Path | str, strict: bool = True) -> None:
     """Put the weights of a checkpoint, or of a state_dict of a module or its `model`, into a module.
 
-    What does not fit raises UserError, or with `strict=False` stays as it is and is listed.
+    UserError for what does not fit, or with `strict=False` a warning.
     """
     content, state = read(path, bare=True), module.state_dict()
     own = {name.replace(COMPILED, ""): name for name in state}
@@ -85,18 +87,17 @@ def load(module: nn.Module, path: Path | str, strict: bool = True) -> None:
         if isinstance(value, Tensor):
             name = str(key).removeprefix("module.").replace(COMPILED, "")
             weights[name if name in own or f"model.{name}" not in own else f"model.{name}"] = value
+
     fits = {name for name, value in weights.items() if name in own and state[own[name]].shape == value.shape}
     other = listed(sorted((weights.keys() | own.keys()) - fits))
-
     if not fits:
         raise UserError(f"{path} holds no weights that fit this model.")
     if other and strict:
-        what = f"in which {other} are missing, or too many, or of another shape"
-        raise UserError(f"{path} does not fit this model, {what}; strict=false takes what fits.")
+        raise UserError(f"In {path} {other} are missing, too many, or of another shape; strict=false takes what fits.")
     if other:
         log.warning("Of %s only what fits was taken, not %s.", path, other)
-    fitting = {own[name]: weights[name] for name in fits}
 
+    fitting = {own[name]: weights[name] for name in fits}
     if any(isinstance(value, DTensor) for value in state.values()):  # divided among devices
         set_model_state_dict(module, fitting, options=StateDictOptions(full_state_dict=True, strict=strict))
     else:
@@ -106,11 +107,10 @@ def load(module: nn.Module, path: Path | str, strict: bool = True) -> None:
 def sha256(state_dict: dict[str, Tensor]) -> str:
     """The hash of names and raw bytes, sorted by name."""
     digest = hashlib.sha256()
-    for name in sorted(state_dict):
+    for name, value in sorted(state_dict.items()):
         digest.update(name.encode())
-        value = state_dict[name].detach()
-        value = value.full_tensor() if isinstance(value, DTensor) else value
-        digest.update(value.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        whole = value.full_tensor() if isinstance(value, DTensor) else value
+        digest.update(whole.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
@@ -129,8 +129,8 @@ def leave_out_objects(checkpoint: dict[str, Any]) -> list[str]:
     for key in [key for key in checkpoint if key.endswith("hyper_parameters")]:
         items: Any = checkpoint[key].items()
         given = {k: OmegaConf.to_container(v, resolve=True) if OmegaConf.is_config(v) else v for k, v in items}
-        left_out += [name for name, value in given.items() if not is_plain(value)]
-        checkpoint[key] = {name: value for name, value in given.items() if is_plain(value)}
+        checkpoint[key] = plain = {name: value for name, value in given.items() if is_plain(value)}
+        left_out += [name for name in given if name not in plain]
         checkpoint.pop(key.replace("hyper_parameters", "hparams_type"), None)  # a class
     return left_out
 
@@ -146,11 +146,12 @@ class AtomicIO(TorchCheckpointIO):
         return read(path)
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        """Raises UserError if it cannot be written, or read again."""
+        """UserError if it cannot be written, or read again."""
         path, left_out = Path(path), leave_out_objects(checkpoint)
         if self.first and left_out:
             log.warning("The checkpoints hold no %s: hyper-parameters that are no plain data.", listed(left_out))
             self.update_record(hyper_parameters_left_out=left_out)
+
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with replacing(path, synced=True) as beside:
@@ -164,5 +165,4 @@ class AtomicIO(TorchCheckpointIO):
             before = "; the one before is whole" if path.exists() else ""
             raise UserError(f"The checkpoint {path} cannot be written ({why}){before}.") from error
         except Exception as error:
-            what = "could not be loaded again, as it holds more than plain data"
-            raise UserError(f"The checkpoint {path} {what}: {said(error)}.") from error
+            raise UserError(f"The checkpoint {path} could not be loaded again: {said(error)}.") from error

@@ -53,7 +53,7 @@ def reseed(*counters: int) -> None:
 
 @contextmanager
 def isolated(*counters: int) -> Iterator[None]:
-    """Let torch, numpy and random draw from the counters inside."""
+    """`reseed`, undone at the end of a `with`."""
     with isolate_rng(include_cuda=torch.cuda.is_initialized()):
         reseed(*counters)
         yield
@@ -157,7 +157,7 @@ def seed_hooks(datamodule: Any, begin: Callable[[int], None], seed: int = 0) -> 
 
 def why_not(loader: Any, world: int = 1) -> str | None:
     """Why a loader's order is no function of seed and epoch, if so."""
-    each = "; each rank reads all of it, unless it divides its samples itself" if world > 1 else ""
+    each = "; each rank reads all, unless it divides its samples itself" if world > 1 else ""
     if not isinstance(loader, DataLoader):
         return f"{type(loader).__name__} is no DataLoader{each}"
     if isinstance(loader.dataset, IterableDataset):
@@ -166,6 +166,7 @@ def why_not(loader: Any, world: int = 1) -> str | None:
         sampler = sampler.order if isinstance(sampler, Share) else sampler
         if not isinstance(sampler, Order | None) and not type(sampler).__module__.startswith("torch.utils.data."):
             return f"{type(sampler).__name__} is not a sampler of torch or of leyden"
+
     persist = loader.persistent_workers and not isinstance(loader.sampler, Order)
     return "workers that persist go on with random numbers of their own" if persist else None
 
@@ -175,6 +176,7 @@ def fast_forward(trainer: Trainer, seed: int) -> None:
     loop, source = trainer.fit_loop, fetcher(trainer)
     progress, loaders = loop.epoch_loop.batch_progress, source.combined_loader.flattened
     done, orders = progress.current.completed, [getattr(loader, "sampler", None) for loader in loaders]
+
     ours = all(isinstance(order, Order) for order in orders)
     if loop.restarting and progress.is_last_batch:
         source.iterator = iter(())  # no batch is left

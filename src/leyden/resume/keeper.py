@@ -36,13 +36,15 @@ class Keeper(Callback):
     ):
         known = every_n_steps is None or (type(every_n_steps) is int and every_n_steps > 0)
         require(known, "checkpoint.every_n_steps", "null or a whole number from 1 up", every_n_steps)
+
         self.directory, self.monitor, self.mode, self.objective = directory, monitor, mode, objective or monitor
         self.every, self.seed, self.exact, self.write, self.judge = every_n_steps or math.inf, seed, exact, write, judge
 
         self.best: dict[str, Any] = {}
         self.step, self.saved = 0, -1  # steps done; those in last.ckpt
-        self.aligned, self.due, self.logs = True, False, False
-        self.over, self.pruned = False, False
+        self.aligned = True  # no batch since the last step
+        self.due = self.logs = self.over = self.pruned = False
+
         self.snapshot: dict[str, Any] = {}
         self.restored: dict[str, Any] = {}  # the entry that the run goes on from
         self.fixed: dict[str, Any] = {}  # what must be the same then
@@ -50,7 +52,7 @@ class Keeper(Callback):
         self.stop, self.guard = Stop(), Guard()
 
     def check(self, trainer: Trainer, datamodule: Any, entry: dict[str, Any]) -> None:
-        """Raises UserError if a run must not go on from an entry `leyden` of a checkpoint, if any."""
+        """UserError if a run must not go on from an entry `leyden` of a checkpoint, if any."""
         size, fingerprint = (getattr(datamodule, name, None) for name in ("batch_size", "fingerprint"))
         self.fixed = {"world_size": trainer.world_size, "accumulate_grad_batches": trainer.accumulate_grad_batches}
         self.fixed |= {"batch_size": size if isinstance(size, int) else None, "data_fingerprint": fingerprint}
@@ -68,6 +70,7 @@ class Keeper(Callback):
     def on_train_start(self, trainer: Trainer, task: LightningModule) -> None:
         if trainer.val_dataloaders is not None and not any(trainer.num_val_batches):
             trainer.limit_val_batches = 0  # else Lightning waits for it
+
         for each in [] if trainer.enable_validation else (*trainer.callbacks, *trainer.lr_scheduler_configs):
             name = str(getattr(each, "monitor", None))
             if each is not self and getattr(each, "strict", True) and name.startswith("val/"):
@@ -83,29 +86,30 @@ class Keeper(Callback):
     def on_train_epoch_start(self, trainer: Trainer, *_: Any) -> None:
         exact.reseed(self.seed, ~trainer.current_epoch)  # for samplers of torch
 
-    def on_train_batch_start(self, trainer: Trainer, task: LightningModule, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(self, trainer: Trainer, _: Any, batch: Any, batch_idx: int) -> None:
         self.attributes.restore()
         if batch_idx == 0:
             self.reseed(trainer)
         elif self.aligned and (self.stop.agreed(trainer) or self.due):
             self.save_last(trainer)
 
-    def on_before_backward(self, trainer: Trainer, task: LightningModule, loss: Tensor) -> None:
+    def on_before_backward(self, trainer: Trainer, _: Any, loss: Tensor) -> None:
         self.guard.watch(trainer, loss)
 
     def on_before_optimizer_step(self, trainer: Trainer, task: LightningModule, *_: Any) -> None:
         """Let a shorter window at the end of an epoch be the mean of its batches."""
         whole = trainer.accumulate_grad_batches
         batches = (trainer.fit_loop.epoch_loop.batch_idx + 1) % whole
-        for parameter in task.parameters() if batches and task.automatic_optimization else ():
-            if parameter.grad is not None:
-                parameter.grad.mul_(whole / batches)
+        for p in task.parameters() if batches and task.automatic_optimization else ():
+            if p.grad is not None:
+                p.grad.mul_(whole / batches)
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         before, self.step = self.step, trainer.global_step
         self.aligned = self.step != before
         self.logs = self.step // trainer.log_every_n_steps > before // trainer.log_every_n_steps
         self.due |= self.step // self.every > before // self.every
+
         if self.logs:
             self.guard.check(trainer)
         self.reseed(trainer)
@@ -122,13 +126,14 @@ class Keeper(Callback):
             self.stop.leave()
 
     def on_validation_end(self, trainer: Trainer, task: LightningModule) -> None:
-        """Judge what was logged, and step plateaus. Raises UserError for a misspelt name."""
+        """Judge what was logged, and step plateaus. UserError for a misspelt name."""
         if trainer.state.fn != "fit":
             return
         values = logged(trainer)
         plateaus = [config for config in trainer.lr_scheduler_configs if config.frequency == AT_VALIDATIONS]
         watched = {plateau.monitor: "task.monitor" for plateau in plateaus}
         watched |= {self.monitor: "checkpoint.monitor", self.objective: "objective"}
+
         for name, key in watched.items():
             unknown = name not in values and not name.startswith("train/")  # logged later
             if unknown and (plateaus or epoch_values(trainer)):
@@ -201,7 +206,7 @@ class Keeper(Callback):
         if self.write:
             trainer.save_checkpoint(self.directory / "checkpoints" / name)
 
-    def on_save_checkpoint(self, trainer: Trainer, task: LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(self, trainer: Trainer, _: Any, checkpoint: dict[str, Any]) -> None:
         entry = self.fixed | {"step": self.step, "best": self.best, "inexact": self.inexact}
         entry |= {"phase": "test" if self.over else "fit", "total_steps": trainer.estimated_stepping_batches}
         entry["metrics"] = {name: float(value) for name, value in trainer.callback_metrics.items()}

@@ -103,6 +103,7 @@ class Records(Checkpoint):
             self.steps.append(self.mark - begun)
         else:  # the first batch starts processes
             self.fetches.clear()
+
         if self.table and self.keeper.logs and (values := step_values(trainer)):
             self.table.write({"epoch": trainer.current_epoch, "step": trainer.global_step} | values)
 
@@ -122,6 +123,7 @@ class Records(Checkpoint):
             times = {STEP: spent / len(self.steps), WAITING: min(1.0, sum(self.fetches) / spent)}
             if samples := samples_in(trainer, 1):
                 times[RATE] = samples / times[STEP]
+
         self.steps.clear()
         self.fetches.clear()
         self.mark = self.mark and perf_counter()
@@ -136,8 +138,8 @@ class Records(Checkpoint):
         self.validation = {}
 
         if times.get(WAITING, 0) > MUCH and not self.waits and trainer.is_global_zero:
-            self.waits, keys = True, "raise data.num_workers, or data.batch_size"
-            log.warning("%.0f%% of the time of training is waiting for data; %s.", 100 * times[WAITING], keys)
+            self.waits = True
+            log.warning(f"{times[WAITING]:.0%} of training waits for data; raise data.num_workers or data.batch_size.")
 
     def write(self, trainer: Trainer, values: dict[str, float], times: dict[str, float], when: str = "") -> None:
         """A row, a line and metrics.json, of an epoch or a validation inside it."""
@@ -148,6 +150,7 @@ class Records(Checkpoint):
 
         self.metrics |= {"best": self.keeper.best, "seconds": round(perf_counter() - self.started, 3)}
         write_json(self.directory / "metrics.json", self.metrics)
+
         words = [f"{name} {value:.4g}" for name, value in values.items() if name != "lr"]
         words += [f"{times[RATE]:.0f} samples/s"] if RATE in times else []
         words += [f"{1e3 * times[STEP]:.3g} ms/step", f"{times[WAITING]:.0%} waiting"] if times else []

@@ -20,6 +20,7 @@ def capture(trainer: Trainer, attributes: Attributes, directory: Path) -> dict[s
     changed, lost = attributes.changed()
     if "StochasticWeightAveraging" in [type(callback).__name__ for callback in trainer.callbacks]:
         lost.append("StochasticWeightAveraging starts anew; callbacks=[ema] does not")
+
     mine = {"logged": encode(running_values(trainer), {}), "attributes": changed}
     ranks = gather(trainer, (mine, lost + compiled.limits))
     return {
@@ -45,6 +46,7 @@ def restore(trainer: Trainer, task: LightningModule, entry: dict[str, Any], attr
         running = decode(entry["running"][trainer.global_rank], task.device)
         attributes.to_restore = running["attributes"]
         restore_running_values(trainer, task, running["logged"])
+
     total, before = trainer.estimated_stepping_batches, entry["total_steps"]
     factor = getattr(getattr(task, "scheduler", None), "func", None)
     stretched = total != before and getattr(factor, "depends_on_total", False)

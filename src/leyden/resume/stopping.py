@@ -48,7 +48,7 @@ class Stop:
         return self.number > 0
 
     def leave(self) -> None:
-        """Raises SystemExit(128 + signal) if one came."""
+        """SystemExit(128 + signal) if one came."""
         if self.number:
             raise SystemExit(128 + self.number)
 
@@ -70,13 +70,11 @@ class Guard:
             self.abort_nonfinite(trainer, f"The training loss is {float(loss)} at step {trainer.global_step + 1}")
 
     def check(self, trainer: Trainer) -> None:
-        """Raises UserError if a loss was not finite."""
+        """UserError if a loss was not finite."""
         if self.bad:
             self.abort_nonfinite(trainer, f"A loss was not finite at step {trainer.global_step} or shortly before")
 
     def abort_nonfinite(self, trainer: Trainer, what: str) -> None:
         where = f"epoch {trainer.current_epoch + 1}, batch {trainer.fit_loop.epoch_loop.batch_idx + 1}"
-        raise UserError(
-            f"{what} ({where}); what was saved is of before. Type a lower optimizer.lr, trainer.gradient_clip_val=1, "
-            "or 'callbacks=[finite]', which names the layer; else look at how the loss is computed."
-        )
+        fix = "Type a lower optimizer.lr, trainer.gradient_clip_val=1, or 'callbacks=[finite]', which names the layer"
+        raise UserError(f"{what} ({where}); checkpoints are of before. {fix}; else look at how the loss is computed.")

@@ -28,7 +28,7 @@ def configure_optimizers(
 
     weights = dict.fromkeys(decayed(task))  # each once
     rest = dict.fromkeys(p for p, _ in learning(task) if p not in weights)
-    groups: list[dict] = [{"params": list(weights)}, {"params": list(rest), "weight_decay": 0.0}]
+    groups = [{"params": list(weights)}, {"params": list(rest), "weight_decay": 0.0}]
     keywords, trainer = optimizer.keywords | vars(optimizer).get("ours", {}), task.trainer
     if keywords.get("fused") == "auto":
         clips = trainer.gradient_clip_val and trainer.precision.endswith("-mixed")  # Lightning allows one
@@ -39,9 +39,8 @@ def configure_optimizers(
 
     try:
         made = optimizer.func([group for group in groups if group["params"]], **keywords)
-        if scheduler is None:
-            return {"optimizer": made}
-        return {"optimizer": made, "lr_scheduler": schedule(made, scheduler, trainer, monitor)}
+        rate = {"lr_scheduler": schedule(made, scheduler, trainer, monitor)} if scheduler else {}
+        return {"optimizer": made} | rate
     except (TypeError, ValueError, LookupError) as error:
         raise UserError(f"optimizer or scheduler cannot be built: {error}.") from error
 

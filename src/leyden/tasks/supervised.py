@@ -40,6 +40,7 @@ class Supervised(LightningModule):
         super().__init__()
         for name, part in ("model", model), ("preprocess", preprocess), ("loss", loss):
             require(isinstance(part, nn.Module), f"task.{name}", "a module with a `_target_`", part)
+
         self.model, self.preprocess, self.loss = model, preprocess, loss
         self.optimizer, self.scheduler, self.monitor = optimizer, scheduler, monitor
         self.l1, self.gradient_penalty = float(l1), float(gradient_penalty)

@@ -45,7 +45,7 @@ def slow(monkeypatch):
 @pytest.mark.slow
 def test_a_slow_loader_is_named_once_with_its_key(train, slow):
     run = train("data.num_workers=0")
-    sentence = r"(\d+)% of the time of training is waiting for data; raise data.num_workers, or data.batch_size"
+    sentence = r"(\d+)% of training waits for data; raise data.num_workers or data.batch_size"
     (said,) = re.findall(sentence, (run / "train.log").read_text())
     assert int(said) > 20  # from where it is said
     assert all(0 < float(row["time/waiting"]) <= 1 and float(row["time/step_seconds"]) > 0.03 for row in rows(run))

@@ -26,7 +26,7 @@ SIZES = {  # what is typed for a size; {1} is the folder of the files
     "processes": "trainer.devices={0}",
     "width": "model.hidden=[{0},{0}]",
 }
-SMALL = ["data=arrays", "model=mlp", "trainer=ddp", "logger=[]", "test=false"]
+SMALL = ("data=arrays", "model=mlp", "trainer=ddp", "logger=[]", "test=false")
 
 
 def benchmark(cfg: DictConfig) -> float:
@@ -38,8 +38,8 @@ def benchmark(cfg: DictConfig) -> float:
     from leyden.launch import ranks
     from leyden.run import build, process, record
 
-    if ranks.outside() or ranks.count(cfg.trainer) > 1:
-        raise UserError("A benchmark measures one process; start it without torchrun, with trainer.devices=1.")
+    alone = not ranks.outside() and ranks.count(cfg.trainer) == 1
+    require(alone, "trainer.devices", "1, without torchrun", cfg.trainer.devices)
     with process.restored(), record.recording(cfg) as run, TemporaryDirectory(dir=cfg.run_dir) as folder:
         process.set_global_torch_flags(cfg)
         if cfg.op:
@@ -56,7 +56,7 @@ def benchmark(cfg: DictConfig) -> float:
         trainer = build.trainer(tree, [stopwatch, *build.watchers(tree)])
         run.begin(task, trainer, datamodule)
 
-        logging.disable(logging.WARNING)  # what the run says of itself
+        logging.disable(logging.WARNING)  # what it says of itself
         try:
             trainer.fit(task, datamodule=datamodule)
         finally:
@@ -111,12 +111,12 @@ def operator(cfg: DictConfig) -> float:
 
 
 def scale(cfg: DictConfig, folder: Path) -> float:
-    """Train an MLP at each of `sizes` in turn, with the first of all others; returns how the most samples slow it."""
+    """Train an MLP at each of `sizes`, with the first of all others; returns how the most samples slow it."""
     import numpy
     from matplotlib.figure import Figure
     from pandas import read_csv
 
-    for count in cfg.sizes.samples:  # of zeros, which take no room on most disks
+    for count in cfg.sizes.samples:  # zeros take no room on most disks
         (folder / str(count)).mkdir()
         numpy.lib.format.open_memmap(folder / str(count) / "x.npy", "w+", "uint8", (count, 1, 8, 8))
         numpy.save(folder / str(count) / "y.npy", numpy.arange(count) % 10)
@@ -137,9 +137,11 @@ def scale(cfg: DictConfig, folder: Path) -> float:
             epochs = read_csv(table)["time/samples_per_second"].dropna()[1:]  # the first one starts processes
             rates[name].append(epochs.median())
             log.info("%-10s %10d %10.0f samples/s", name, size, rates[name][-1])
+
         axes = figure.add_subplot(1, len(cfg.sizes), number)
         axes.plot(sorted(sizes), rates[name], "o-")
         axes.set(xlabel=name, ylabel="samples/s", xscale="symlog", ylim=(0, None))
+
     figure.savefig(Path(cfg.run_dir) / "scale.png")
     return rates["samples"][-1] / rates["samples"][0]
 

@@ -17,10 +17,12 @@ def evaluate(cfg: DictConfig) -> dict[str, float]:
     with process.restored(), record.recording(cfg) as run:
         require(cfg.split in ("train", "val", "test"), "split", "one of train, val, test", cfg.split)
         process.set_global_torch_flags(cfg)
+
         datamodule, task = build.data(cfg, cfg.split), build.trained(cfg)
         datamodule.tested = cfg.split
         trainer = build.trainer(cfg, [])
         run.begin(task, trainer, datamodule)
+
         metrics = build.evaluate(trainer, task, datamodule)
         if not metrics:
             raise UserError(f"There is nothing to evaluate: no {cfg.split} data, or a task without a step for it.")

@@ -22,10 +22,10 @@ def export(cfg: DictConfig) -> str:
     with process.restored(), record.recording(cfg) as own:
         require(cfg.format in formats.ENDINGS, "format", f"one of {', '.join(formats.ENDINGS)}", cfg.format)
         ending, run = formats.ENDINGS[cfg.format], Run(Path(cfg.run).parent.parent)
-        target = run.directory / "exports" / f"{Path(cfg.run).stem}{ending}"
-        if cfg.output:
-            target = Path(cfg.output).expanduser().absolute()
+        usual = run.directory / "exports" / f"{Path(cfg.run).stem}{ending}"
+        target = Path(cfg.output or usual).expanduser().absolute()
         require(target.suffix == ending, "output", f"a file that ends in {ending}", cfg.output)
+
         with predictor.writing(target, cfg.overwrite) as beside:
             process.set_global_torch_flags(cfg)
             task: Any = build.trained(cfg).float().eval()

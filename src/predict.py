@@ -3,7 +3,6 @@
 import logging
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 from omegaconf import DictConfig
 
@@ -28,10 +27,10 @@ def predict(cfg: DictConfig) -> int:
 
         with predictor.writing(path, cfg.overwrite) if path else nullcontext() as beside:
             model, source = predictor.of_command(cfg)
-            outputs: Any = build.trainer(cfg, []).predict(model, source)
-            rows = predictor.save(outputs, path, beside, cfg.overwrite)
+            rows = predictor.save(build.trainer(cfg, []).predict(model, source), path, beside, cfg.overwrite)
         if path:
             log.info("%d rows in %s", len(rows), path)
+
         if unreadable := rows["error"].count():
             said = f"{unreadable} of {len(rows)} inputs could not be read; see the column error."
             if cfg.strict or unreadable == len(rows):

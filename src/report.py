@@ -9,17 +9,18 @@ import argparse
 import sys
 from functools import reduce
 from pathlib import Path
-from typing import NoReturn
 
 from leyden import UserError, listed
-from leyden.launch.line import answering
+from leyden.launch.line import answering, value_of
 from leyden.report import results, tables
 from leyden.run import paths
 from leyden.run.run import DONE, Status
 
 
 class Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
+    """Its mistakes are a UserError."""
+
+    def error(self, message: str) -> None:
         raise UserError(f"{message}; see python src/report.py --help.")
 
 
@@ -30,10 +31,9 @@ def parsed(argv: list[str]) -> argparse.Namespace:
     add("places", nargs="*", help="runs or folders of them; log_dir=<folder> as for a run")
     add("--metric", help="rank by this; default: the objective")
     add("--where", action="append", default=[], metavar="KEY=VALUE", help="only runs with this value")
-    form = parser.add_mutually_exclusive_group()
+    form = parser.add_mutually_exclusive_group().add_argument
     for name in ("csv", "json", "markdown", "latex"):
-        form.add_argument(f"--{name}", dest="form", action="store_const", const=name, help=f"print {name}")
-    parser.set_defaults(form="text")
+        form(f"--{name}", dest="form", action="store_const", const=name, default="text", help=f"print {name}")
     add("--plot", metavar="FILE", help="draw curves, and the metric by what differs")
     add("--diff", nargs=2, metavar="RUN", help="compare two runs")
     return parser.parse_intermixed_args(argv)
@@ -43,7 +43,7 @@ def report(argv: list[str]) -> None:
     """Read, rank, print."""
     typed = [word for word in argv if word.startswith("log_dir=")]
     asked = parsed([word for word in argv if word not in typed])
-    logs = paths.logs_folder(*(word.partition("=")[2].strip("'\"") for word in typed[-1:]))
+    logs = paths.logs_folder(*map(value_of, typed[-1:]))
     if asked.diff:
         from leyden.report.difference import difference
 
@@ -54,15 +54,18 @@ def report(argv: list[str]) -> None:
     if not places:
         folder = paths.in_words(logs)
         raise UserError(f"There is no sweep in {folder}; type python src/report.py {folder / 'train'}.")
+
     runs = reduce(results.where, asked.where, results.read_all(places, logs))
     if not runs.objective.notna().any():
         raise UserError(f"No run has {' and '.join(asked.where) or 'a config.yaml'}.")
     made = tables.tables(runs[runs.objective.notna()], asked.metric)
     print(tables.written(made, asked.form))
+
     failed = runs[~runs.status.isin([*DONE, Status.RUNNING])]
     for (status, reason), group in failed.groupby(["status", "reason"], sort=False):
         why = f" ({reason[:120]})" if reason else ""
         print(f"{status}: {listed(group.run)}{why}", file=sys.stdout if asked.form == "text" else sys.stderr)
+
     if asked.plot:
         from leyden.report.picture import draw
 

@@ -2,7 +2,6 @@
 
 from contextlib import ExitStack
 from functools import partial
-from typing import Any
 
 from omegaconf import DictConfig
 
@@ -23,7 +22,7 @@ def train(cfg: DictConfig) -> float | None:
         keeper, *chosen, records = build.watchers(cfg)
         trainer = build.trainer(cfg, [keeper, *chosen, records])
 
-        # from the start, from other weights, or from where the run was stopped; up to here a refusal changes nothing
+        # from the start, other weights, or where the run was stopped; until here a refusal changes nothing
         last, entry = checkpoints.newest(run.checkpoints, cfg.resume) if cfg.resume else (None, {})
         keeper.check(trainer, datamodule, entry)
         if cfg.init_from and not last:
@@ -38,15 +37,15 @@ def train(cfg: DictConfig) -> float | None:
         with explained(trainer, task):
             trainer.fit(task, datamodule=datamodule, ckpt_path=last, weights_only=True)
         if any(getattr(callback, "trains_nothing", False) for callback in chosen):
-            return None  # it has shown what it was chosen for, and ended the fit
+            return None  # it has shown what it is for, and ended the fit
         if not trainer.global_step:
             raise UserError("Nothing was trained; see trainer.max_epochs, max_steps, max_time and limit_train_batches.")
         if last and trainer.global_step == entry["step"]:  # nothing was left to train
-            checkpoints.load(task, last)  # the weights that count, which may be an average of those that train
+            checkpoints.load(task, last)  # which may be an average of those that train
         results = records.metrics | {"weights_sha256": checkpoints.sha256(task.state_dict())}
 
-        # test the best weights, or the last ones where none are known to be best; not of a run that a search gives up
-        best, metrics = keeper.best.get("checkpoint"), dict[str, Any]()
+        # test the best weights, or the last where none is best; not of a run that a search gives up
+        best, metrics = keeper.best.get("checkpoint"), dict[str, float]()
         if keeper.pruned:
             run.pruned = f"the search gave it up after epoch {trainer.current_epoch}"
         elif cfg.get("test", True):

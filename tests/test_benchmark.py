@@ -46,7 +46,7 @@ def test_it_measures_the_run_that_the_keys_describe(configure, keys):
 
 
 def test_it_measures_one_process(configure):
-    with pytest.raises(UserError, match="one process"):
+    with pytest.raises(UserError, match="must be 1, without torchrun"):
         benchmark(configure("trainer=ddp", config="benchmark"))
 
 

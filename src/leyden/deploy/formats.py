@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._higher_order_ops.scan import scan
+from torch.utils._pytree import tree_leaves
 
 from leyden import Failed, UserError, said
 from leyden.deploy.graph import Cases, Dims, Metadata
@@ -31,15 +32,19 @@ def write(form: str, graph: Any, example: tuple[Tensor, ...], facts: dict[str, A
                 return torch.save(weights, path)
             if form == "torchscript":
                 return torch.jit.save(torch.jit.trace(graph, example, check_trace=False), path, _extra_files=extra)
-            shapes: Any = dynamic_shapes(facts["inputs"])
+
+            shapes = dynamic_shapes(facts["inputs"])
             program = torch.export.export(with_scans(graph), example, dynamic_shapes=shapes, strict=False)
             if form == "pt2":
                 with open(path, "wb") as file:  # torch wants paths that end in .pt2
                     return torch.export.save(program, file, extra_files=extra)
+
             names: Any = {"input_names": list(facts["inputs"]), "output_names": list(facts["outputs"])}
             onnx: Any = torch.onnx.export(program, dynamic_shapes=shapes, verbose=False, **names)
             onnx.model.metadata_props.update({name: json.dumps(value) for name, value in facts.items()})
             return onnx.save(path, external_data=False)
+    except OSError:  # such as a full disk
+        raise
     except Exception as error:
         reason = said(error.__cause__ or error)[:200]
         raise UserError(f"format={form} cannot follow this model ({reason}); type another format.") from error
@@ -70,19 +75,18 @@ def load(form: str, path: Path, graph: Any) -> Any:
 
 @torch.no_grad()
 def check(form: str, path: Path, graph: nn.Module, metadata: Metadata, cases: Cases) -> dict[str, Any]:
-    """The largest difference, of values in the target's standard deviations, and its limit; Failed above it."""
+    """The largest difference (of values in the target's standard deviations) and its limit; Failed above it."""
     scale, apart = torch.tensor(metadata.target_std or 1.0, dtype=torch.float64), list[Tensor]()
     try:
         run = load(form, path, graph)
         for inputs, expected in cases:
-            found = run(*inputs)
-            found = found if isinstance(found, list | tuple) else [found]
-            for one, other in zip(map(torch.as_tensor, found), expected, strict=True):
+            for one, other in zip(map(torch.as_tensor, tree_leaves(run(*inputs))), expected, strict=True):
                 if one.shape != other.shape:
                     raise ValueError(f"{list(one.shape)} in place of {list(other.shape)}")
                 apart.append(((one.double() - other.double()).abs() / scale).max())
     except Exception as error:  # of many kinds
         raise Failed(f"The file does not run ({said(error)[:300]}); not written.") from error
+
     difference = float(torch.stack(apart).max())  # NaN if any is
     limit = 0.01 if metadata.size else 1e-4  # pictures are resized to whole levels
     if not difference <= limit:

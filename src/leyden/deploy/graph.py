@@ -48,8 +48,7 @@ class Metadata:
 def metadata_of(cfg: DictConfig, meaning: str) -> Metadata:
     """For a task that learns y from x; UserError where no fact says what x is."""
     tree: Any = OmegaConf.to_container(cfg, resolve=True)
-    facts: Any = tree["facts"] or {}
-    data = tree["data"]
+    facts, data = tree["facts"] or {}, tree["data"]
     kind, shape, columns, size = facts.get("kind"), facts.get("shape", ()), facts.get("columns"), data.get("size")
     sides = ["height", "width"] if size or data.get("eval_transforms") else shape[1:]
     inputs: Any = {
@@ -58,15 +57,12 @@ def metadata_of(cfg: DictConfig, meaning: str) -> Metadata:
         "table": {"row": ["batch", *([len(columns)] if columns else shape)]},
     }
     require(kind in inputs, "facts.kind", f"one of {', '.join(inputs)}", kind)
-    known = ["dtype", "columns", "classes" if meaning == "probs" else "target_std"]
-    return Metadata(
-        kind,
-        inputs[kind],
-        {meaning: ["batch", facts["outputs"]]},
-        size=[size, size] if isinstance(size, int) else size,
-        data={key: data.get(key) or usual for key, usual in READING.items()},
-        **{key: facts[key] for key in known if key in facts},
-    )
+
+    known = ["kind", "dtype", "columns", "classes" if meaning == "probs" else "target_std"]
+    more: Any = {key: facts[key] for key in known if key in facts}
+    more["size"] = [size, size] if isinstance(size, int) else size
+    more["data"] = {key: data.get(key) or usual for key, usual in READING.items()}
+    return Metadata(inputs=inputs[kind], outputs={meaning: ["batch", facts["outputs"]]}, **more)
 
 
 class Graph(nn.Module):
@@ -94,10 +90,11 @@ def resized(image: Tensor, size: list[int] | None) -> Tensor:
 
 @torch.no_grad()
 def from_data(cfg: DictConfig, task: Supervised) -> tuple[Graph, Metadata, Cases]:
-    """A task of leyden on raw samples, of several lengths or sizes where any is taken."""
-    data: Any = build.data(cfg)
+    """A task of leyden on raw samples, of several lengths or sizes if any will do."""
+    data = build.data(cfg)
     if not isinstance(data, DataModule) or data.transforms["val"]:
-        raise UserError("An export needs samples of a datamodule of leyden without eval_transforms.")
+        raise UserError("An export needs a datamodule of leyden without eval_transforms.")
+
     metadata, cases = metadata_of(cfg, task.meaning), Cases()
     size, samples = metadata.size, data.splits["val"] or data.splits["test"] or data.splits["train"]
     for count in BATCHES:
@@ -108,6 +105,7 @@ def from_data(cfg: DictConfig, task: Supervised) -> tuple[Graph, Metadata, Cases
             inputs = (decode.resized(x, size and [side + 9 * (count - 1) for side in size]),)
         seen = inputs if len(inputs) > 1 else to_float(decode.resized(inputs[0], size))
         cases.append((inputs, (task.readout()(task(seen).float()),)))
+
     return Graph(task, size).eval(), metadata, cases
 
 
@@ -125,15 +123,17 @@ class OwnGraph(nn.Module):
 @torch.no_grad()
 def from_example(task: LightningModule) -> tuple[OwnGraph, Metadata, Cases]:
     """A user's own task, by its forward and `example_input`; UserError where it lacks one of them."""
-    example: Any = getattr(task, "example_input", None)
+    example = getattr(task, "example_input", None)
     batch = tuple(example) if isinstance(example, tuple | list) else (example,)
     parts, structure = tree_flatten(batch)
+
     good = is_overridden("forward", task) and all(isinstance(x, Tensor) and x.dim() for x in parts)
-    outputs: Any = task(*batch) if good else None
+    outputs = task(*batch) if good else None
     several = tree_leaves(outputs)
     if not all(isinstance(x, Tensor) for x in several):
-        needs = "a forward(batch) that gives tensors, and as example_input the tensors of a batch"
+        needs = "a forward(batch) that gives tensors, and a batch of tensors as example_input"
         raise UserError(f"{type(task).__name__} cannot be exported: it needs {needs}.")
+
     graph = OwnGraph(task, structure).eval()
     batches = [tuple(x[torch.arange(count) % len(x)] for x in parts) for count in BATCHES]
     cases: Cases = [(inputs, graph(*inputs)) for inputs in batches]
@@ -143,4 +143,5 @@ def from_example(task: LightningModule) -> tuple[OwnGraph, Metadata, Cases]:
 
 
 def dims_of(names: Any, parts: list[Tensor]) -> dict[str, Dims]:
+    """The sizes of named tensors, any number of samples."""
     return {name: ["batch", *x.shape[1:]] for name, x in zip(names, parts, strict=False)}

@@ -1,7 +1,6 @@
 """What a user's path holds, sample by sample."""
 
 import glob
-import math
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +26,8 @@ def of_path(path: str, metadata: Metadata) -> Samples:
     pattern = glob.escape(str(root)) + "/**" * root.is_dir() if root.exists() else str(root)
     found = [Path(name) for name in glob.glob(pattern, recursive=True) if name.lower().endswith(ENDINGS[kind])]
     files = sorted(file for file in found if file.is_file())
-    takes = f"{kind}s ({', '.join(ENDINGS[kind])}): a file, a folder or a pattern of them"
-    require(bool(files), "input", takes, path)
+    require(bool(files), "input", f"{kind}s ({', '.join(ENDINGS[kind])}): a file, a folder or a pattern of them", path)
+
     for file in files:
         name = shown(file.relative_to(root).as_posix() if root.is_dir() else str(file))
         try:
@@ -46,14 +45,16 @@ def of_path(path: str, metadata: Metadata) -> Samples:
 
 
 def batch(name: str, file: Path, metadata: Metadata) -> Samples:
-    """The samples of x, of sequences with lengths, in .npz or .npy files, as data=arrays has them."""
+    """The samples of x, and lengths, in .npz or .npy files, as data=arrays has them."""
     folder, stem = (file, "x") if file.suffix.lower() == ".npz" else (file.parent, file.stem)
     values = np.array(arrays.load(folder, stem))
     if values.dtype.kind not in "buif":
         raise UserError(f"{file} must hold numbers, a .npz file as x.")
+
     offsets = [column.get("offset", 0.0) for column in metadata.columns or []]
     if values.shape[-1:] == (len(offsets),):  # of a table
         values = values - offsets
+
     parts: Any = as_batch(torch.from_numpy(values), metadata)
     if metadata.kind == "sequence":
         lengths = arrays.load(folder, stem.removesuffix("x") + "lengths")
@@ -61,6 +62,7 @@ def batch(name: str, file: Path, metadata: Metadata) -> Samples:
             if not arrays.are_lengths(lengths, *parts.shape[:2]):
                 raise UserError(f"lengths of {file} must hold {len(parts)} whole numbers from 1 to {parts.shape[1]}.")
             parts = [part[: int(steps)] for part, steps in zip(parts, lengths, strict=True)]
+
         if not all(part.isfinite().all() for part in parts):
             raise UserError(f"{file} holds NaN or infinity.")
     return {f"{name}[{index}]" if len(parts) > 1 else name: part for index, part in enumerate(parts)}
@@ -75,6 +77,7 @@ def as_batch(x: Tensor, metadata: Metadata, floats: bool = False) -> Tensor:
     if picture and x.dim() > 1 and dims[1] not in shape[-3:-2]:
         x = x.movedim(-1, -3) if shape[-1] == dims[1] else x.unsqueeze(-3)
     x = x[None] if x.dim() == len(dims) - 1 else x
+
     fits = x.dim() == len(dims) and all(d == size or isinstance(d, str) for d, size in zip(dims, x.shape, strict=True))
     raw = (x.dtype == torch.uint8) == (metadata.dtype == "uint8")  # bytes become 0..1 later
     if not (fits and x.numel() and (raw or not picture or (floats and x.is_floating_point()))):
@@ -84,11 +87,12 @@ def as_batch(x: Tensor, metadata: Metadata, floats: bool = False) -> Tensor:
 
 
 def rows(name: str, file: Path, metadata: Metadata) -> Samples:
-    """The rows of a table, by its columns' names where the run knows them."""
+    """A table's rows, by its columns' names where the run knows them."""
     cells, lines, _ = table.load(file, *(metadata.data[key] for key in ("separator", "missing", "encoding")))
     columns = {column["name"]: column for column in metadata.columns or []} or {key: {} for key in cells}
+
     missing, count = [key for key in columns if key not in cells], metadata.dims[1]
-    header = metadata.columns or any(map(math.isnan, map(table.number, cells)))
+    header = metadata.columns or any(map(np.isnan, map(table.number, cells)))
     if missing or len(columns) != count or not header:
         needs = listed(missing) or f"{count}, with a header"
         raise UserError(f"{file} must have the columns of the run: {needs}; got {listed(cells)}.")
@@ -96,8 +100,9 @@ def rows(name: str, file: Path, metadata: Metadata) -> Samples:
     for key, column in columns.items():
         codes.append(table.codes(column, cells[key]))
         for line, text, value in zip(lines, cells[key], codes[-1], strict=True):
-            if text and math.isnan(value) and "categories" not in column:
+            if text and np.isnan(value) and "categories" not in column:
                 wrong[line] = f"Line {line} of {file}: column {key} must be a number as in training; got '{text}'."
+
     return {f"{name}:{line}": wrong.get(line, x) for line, x in zip(lines, torch.tensor(codes).T, strict=True)}
 
 
@@ -106,10 +111,10 @@ def collate(metadata: Metadata, transforms: list[Any], samples: list[Any]) -> di
     found = [opened(x, metadata) if isinstance(x, Path) else x for _, x in samples]
     good = [transformed(x, transforms) for x in found if isinstance(x, Tensor)]
     x: Any = None
-    if good and good[0].dim() == 2:
-        x = pad_sequence(good, batch_first=True), torch.tensor(list(map(len, good)))
-    elif good:
-        x = torch.stack(good)
+    if good:
+        lengths = torch.tensor(list(map(len, good)))
+        x = (pad_sequence(good, batch_first=True), lengths) if good[0].dim() == 2 else torch.stack(good)
+
     errors = [part if isinstance(part, str) else None for part in found]
     return {"names": [name for name, _ in samples], "x": x, "errors": errors}
 

@@ -1,6 +1,5 @@
 """A prediction: batches in, rows out, in Python or in a file, which is written whole or not at all."""
 
-import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -40,10 +39,11 @@ class Predictor(LightningModule):
         names, x, y, classes = batch["names"], batch["x"], batch.get("y"), self.metadata.classes
         columns = {"name": names, "error": batch.get("errors", [None] * len(names))}
         readable, (_, width) = torch.tensor([e is None for e in columns["error"]]), *self.metadata.outputs.values()
-        outputs = torch.full((len(names), width), math.nan, dtype=torch.float32)
+        outputs = torch.full((len(names), width), torch.nan, dtype=torch.float32)
         if x is not None:
             values, *lengths = [x] if isinstance(x, Tensor) else x
             outputs[readable] = self.graph(to_float(values).to(self.dtype), *lengths).cpu()
+
         if not classes:
             return columns | numbered("prediction", outputs) | ({} if y is None else numbered("target", y))
         probs, order = outputs.sort(dim=1, descending=True, stable=True)
@@ -65,18 +65,19 @@ def numbered(name: str, values: Tensor) -> dict[str, Tensor]:
 
 
 def of_task(cfg: DictConfig, task: Any, top_k: int, all_probs: bool) -> Predictor:
-    """For a task that learns y from x; UserError for others."""
+    """For a task that learns y from x, else UserError."""
     require(isinstance(task, Supervised), "task", "one with a predict_step(batch, batch_idx)", type(task).__name__)
     return Predictor(graph.Graph(task), graph.metadata_of(cfg, task.meaning), top_k, all_probs)
 
 
 def of_command(cfg: DictConfig) -> tuple[Any, Any]:
     """The module that predicts, and its loader, or for a user's own task the datamodule."""
-    task: Any = build.trained(cfg)
+    task = build.trained(cfg)
     own = is_overridden("predict_step", task)
     require(cfg.split or not own, "input", "replaced by split=test for a task of your own", cfg.input)
     cfg.data.update({key: cfg[key] for key in ("batch_size", "num_workers") if cfg[key] is not None})
     data: Any = build.data(cfg, cfg.split) if cfg.split else None
+
     if own:
         return task, to_predict(data, cfg.split)
     model = of_task(cfg, task, cfg.top_k, cfg.all_probs)
@@ -84,6 +85,7 @@ def of_command(cfg: DictConfig) -> tuple[Any, Any]:
         good = cfg.split in SPLITS and isinstance(data, DataModule)
         require(good, "split", "one of train, val, test of a datamodule of leyden", cfg.split)
         return model, of_split(cfg.split, data)
+
     samples: Any = list(inputs.of_path(str(cfg.input), model.metadata).items())
     transforms = [build.make(cfg, "data.eval_transforms", node) for node in cfg.data.get("eval_transforms") or []]
     workers = cfg.data.get("num_workers")
@@ -104,9 +106,10 @@ def of_split(split: str, data: DataModule) -> Iterator[dict[str, Any]]:
 
 
 def to_predict(data: Any, split: str) -> Any:
-    """The datamodule, so changed that it predicts a split; UserError where it has no loader for it."""
+    """The datamodule, made to predict a split; UserError where it has no loader."""
     if isinstance(data, DataModule) and split == "train":
         data.tested, split = split, "test"
+
     good = split != "train" and is_overridden(f"{split}_dataloader", data)
     require(good, "split", f"one of val, test, predict that {type(data).__name__} has a loader for", split)
     loader, setup = getattr(data, f"{split}_dataloader"), data.setup
@@ -126,8 +129,9 @@ def table(outputs: list[Any]) -> tuple[DataFrame, dict[str, np.ndarray]]:
         whole = {str(name): np.concatenate([as_array(part[name]) for _, part in parts]) for name in parts[0][1]}
         (count,) = {len(array) for array in whole.values()}
     except (IndexError, KeyError, TypeError, ValueError) as error:
-        must = "a dict of tensors or lists, one entry a sample, of the same names and shapes each time"
+        must = "a dict of tensors or lists, one entry a sample, of the same names and shapes"
         raise UserError(f"`predict_step` must return {must}.") from error
+
     columns: Any = {"name": np.arange(count).astype(str)}
     if len(groups) > 1:
         columns["dataloader_idx"] = [number for number, part in parts for _ in next(iter(part.values()))]
@@ -142,11 +146,12 @@ def as_array(values: Any) -> np.ndarray:
     return np.asarray(values.float() if getattr(values, "dtype", None) == torch.bfloat16 else values)
 
 
-def save(outputs: list[Any], path: Path | None, beside: Path | None, overwrite: bool) -> DataFrame:
-    """Write what predict_steps returned to the screen or beside the file, and arrays to a .npz file."""
+def save(outputs: Any, path: Path | None, beside: Path | None, overwrite: bool) -> DataFrame:
+    """Write what predict_steps returned to the screen or beside the file, arrays to a .npz file."""
     rows, arrays = table(outputs)
     if arrays and path is None:
         raise UserError(f"{listed(arrays)} are arrays; type output=<file>.csv.")
+
     if path and path.suffix.lower() == ".jsonl":
         rows.to_json(beside, orient="records", lines=True, force_ascii=False, double_precision=15)
     else:
@@ -161,7 +166,7 @@ def save(outputs: list[Any], path: Path | None, beside: Path | None, overwrite: 
 def writing(path: Path, overwrite: bool = False) -> Iterator[Path]:
     """A path beside the file, which takes its place at the end; after an error nothing is left.
 
-    Raises UserError where it may not be replaced or written.
+    UserError where it may not be replaced or written.
     """
     if path.exists() and not overwrite:
         raise UserError(f"{path} is there already; type another output, or overwrite=true.")
@@ -192,11 +197,12 @@ class Loaded(NamedTuple):
     def __call__(self, x: Any, top_k: int = 1, all_probs: bool = False) -> Any:
         """The rows of predict.py, as a DataFrame, for a batch as the loader yields it, its x alone, or one sample.
 
-        Raises UserError for other shapes. A task of your own gets a batch, and gives what its predict_step returns.
+        UserError for other shapes. A task of your own gets a batch, and gives what its predict_step returns.
         """
         task, y = self.task, None
         if is_overridden("predict_step", task):
             return task.predict_step(self.datamodule.on_after_batch_transfer(x, 0), 0)
+
         predictor = of_task(self.config, task, top_k, all_probs)
         sequence = predictor.metadata.kind == "sequence"
         if isinstance(x, tuple | list) and hasattr(x[0], "shape") != sequence:  # a batch
@@ -205,6 +211,7 @@ class Loaded(NamedTuple):
         values = inputs.as_batch(values, predictor.metadata, floats=True)
         if sequence and not lengths:
             lengths = [torch.full((len(values),), values.shape[1])]
+
         names, x = np.arange(len(values)).astype(str), [part.to(task.device) for part in (values, *lengths)]
         return table([predictor.predict_step({"names": names, "x": x, "y": y})])[0]
 
@@ -212,13 +219,14 @@ class Loaded(NamedTuple):
 def load(run: Path | str, exact: bool = True, trusted: Any = ()) -> Loaded:
     """`leyden.load`: what `run=` takes, with its best weights or the named checkpoint's.
 
-    `exact=False`: also where the data has changed; `trusted`: packages it may build from, besides those in conf/.
-    Raises UserError where there is no run, or it may not be built.
+    `exact=False`: also where the data has changed; `trusted`: packages it may build from besides those in conf/.
+    UserError where there is no run, or it may not be built.
     """
     found = paths.find(str(run), paths.logs_folder())
     tree = configs.stored(found.directory)
     own = OmegaConf.load(paths.CONF / "_packages.yaml").own
     tree.update(run=str(found.checkpoint(str(run))), run_dir=None, own=own, trusted=list(trusted), exact=exact)
+
     task, data = build.trained(tree).eval(), build.data(tree)
     data.prepare_data()
     for stage in ("fit", "test"):

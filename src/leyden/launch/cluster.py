@@ -1,4 +1,4 @@
-"""What runs beside this process: ranks of torchrun or SLURM, and other jobs of a sweep."""
+"""What runs beside this process: ranks of torchrun or SLURM, and jobs of a sweep."""
 
 import os
 import re
@@ -6,7 +6,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
@@ -27,12 +27,13 @@ HELD: list[Any] = []  # the lock of this process's GPU, until it ends
 
 
 def translate() -> None:
-    """Give a task of srun the variables of torchrun, so that there is one kind of rank."""
+    """Give a task of srun the variables of torchrun: there is one kind of rank."""
     env = os.environ
     env.pop("SLURM_NTASKS", None)  # then Lightning does not requeue jobs in its own way
-    tasks = int(env.get("SLURM_STEP_NUM_TASKS") or 1)  # nobody started those of a batch script
+    tasks = int(env.get("SLURM_STEP_NUM_TASKS") or 1)  # a batch script starts none
     if tasks == 1 or "RANK" in env or ranks.entered():
         return
+
     nodes, job = int(env["SLURM_STEP_NUM_NODES"]), env["SLURM_JOB_ID"]
     env.update(RANK=env["SLURM_PROCID"], LOCAL_RANK=env["SLURM_LOCALID"], GROUP_RANK=env["SLURM_NODEID"])
     env.update(WORLD_SIZE=str(tasks), LOCAL_WORLD_SIZE=str(tasks // nodes), TORCHELASTIC_RUN_ID=job)
@@ -47,7 +48,7 @@ def follows() -> bool:
 
 
 def share(text: str) -> None:
-    """Give the others a config, or the status that they are to leave with; only the first word counts."""
+    """Give the others a config, or a status to leave with; only the first word counts."""
     if not SHARED:
         SHARED.append(None)  # where nobody comes, not a second time
         print(f"waiting for {os.environ['WORLD_SIZE']} ranks of srun or torchrun", file=sys.stderr)
@@ -77,8 +78,8 @@ def store() -> Any:
         raise UserError(f"The ranks did not meet ({said(error)}); start all of them by srun or torchrun.") from error
 
 
-def lead(function: Callable[[DictConfig], Any], cfg: DictConfig) -> Any:
-    """Run the function as rank 0, on a config that the others get, too; UserError for other numbers of them."""
+def lead(function: ranks.Function, cfg: DictConfig) -> Any:
+    """Run the function as rank 0, on a config that the others get; UserError for other numbers of them."""
     trainer, world = cfg.trainer, int(os.environ["WORLD_SIZE"])
     here = int(os.environ.get("LOCAL_WORLD_SIZE", world))
     for key, number in (("devices", here), ("num_nodes", world // here)):
@@ -91,22 +92,23 @@ def lead(function: Callable[[DictConfig], Any], cfg: DictConfig) -> Any:
     return together(function, cfg)
 
 
-def join(function: Callable[[DictConfig], Any]) -> Any:
-    """Run the function as another rank, on rank 0's config; leave as it did where there is none."""
+def join(function: ranks.Function) -> Any:
+    """Run the function on rank 0's config, or leave as it did."""
     SHARED.append(store())
     text = SHARED[0].get("config").decode()
     if text.isdecimal():
         sys.exit(int(text))
-    cfg: Any = OmegaConf.create(text)
-    OmegaConf.set_struct(cfg, True)  # as Hydra does
+
+    cfg: Any = OmegaConf.create(text, flags={"struct": True})
     return together(function, cfg)
 
 
-def together(function: Callable[[DictConfig], Any], cfg: DictConfig) -> Any:
+def together(function: ranks.Function, cfg: DictConfig) -> Any:
     """Run the function in one of several ranks; RankError where another one is lost."""
     if cfg.trainer.devices > 1 and ranks.gpus(cfg.trainer.accelerator) == 1:  # each sees its own, as number 0
         os.environ.update(LOCAL_RANK="0", GROUP_RANK=os.environ["RANK"])
         cfg.trainer.update(devices=1, num_nodes=int(os.environ["WORLD_SIZE"]))
+
     alive, ended = f"alive {os.environ['RANK']}", threading.Event()
     SHARED[0].set(alive, "")
 
@@ -130,19 +132,20 @@ def together(function: Callable[[DictConfig], Any], cfg: DictConfig) -> Any:
 
 
 def lost_ranks() -> str:
-    """The numbers of the ranks that give no sign of life, if any."""
-    everyone = [f"alive {number}" for number in range(int(os.environ["WORLD_SIZE"]))]
+    """The ranks that give no sign of life, if any."""
+    everyone = [f"alive {rank}" for rank in range(int(os.environ["WORLD_SIZE"]))]
     try:
         before = SHARED[0].multi_get(everyone)
         time.sleep(5)
         after = SHARED[0].multi_get(everyone)
     except RuntimeError:  # the store has gone with its rank
         return "0"
-    return ", ".join(str(number) for number, last in enumerate(after) if last == before[number])
+
+    return ", ".join(str(rank) for rank, last in enumerate(after) if last == before[rank])
 
 
 def requeued(folder: Path) -> Path | None:
-    """The directory that this command made in this job of SLURM, before SLURM started the job again."""
+    """The directory that this command made in this job before SLURM started it again."""
     restart = os.environ.get("SLURM_RESTART_COUNT")
     for path in sorted(folder.glob("*/"), reverse=True) if restart else []:
         then = Run(path).record or read_json(path / "sweep.json")
@@ -165,6 +168,7 @@ def take_gpu(trainer: DictConfig) -> None:
     """Of several jobs at a time on several GPUs, give each one of its own."""
     if HELD or int(os.environ.get("LEYDEN_PARALLEL", 1)) == 1 or str(trainer.devices) not in ("auto", "1", "-1"):
         return
+
     count = ranks.gpus(trainer.accelerator)
     names = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(count)))).split(",")
     for name in names if count > 1 else []:

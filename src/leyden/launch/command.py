@@ -6,7 +6,7 @@ import secrets
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -27,11 +27,9 @@ from leyden.launch import cluster, ranks, sweeps
 from leyden.launch.line import answering, name_of, open_screens, show_help
 from leyden.launch.overrides import search_in
 from leyden.launch.plan import Start, plan
+from leyden.launch.ranks import Function
 from leyden.run import configs, paths
 from leyden.run.run import Run, Status
-
-Function = Callable[[DictConfig], Any]
-UNWRITABLE = (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EDQUOT)
 
 
 def launch(function: Function, config: str) -> None:
@@ -39,6 +37,7 @@ def launch(function: Function, config: str) -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors through to here
     path = filter(None, [str(paths.PROJECT / "src"), os.environ.get("PYTHONPATH")])
     os.environ["PYTHONPATH"] = os.pathsep.join(path)  # for what Hydra's launchers start
+
     with answering():
         cluster.translate()
         if ranks.entered():
@@ -56,7 +55,7 @@ def launch(function: Function, config: str) -> None:
         except (OmegaConfBaseException, HydraException) as error:
             raise UserError(f"The config does not fit together: {said(error)}.") from error
         except OSError as error:
-            if error.errno not in UNWRITABLE:
+            if error.errno not in (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EDQUOT):
                 raise
             what = f"{error.filename or 'A file'} cannot be written ({error.strerror})"
             raise UserError(f"{what}; set log_dir=<folder>.") from error
@@ -64,7 +63,7 @@ def launch(function: Function, config: str) -> None:
 
 @contextmanager
 def tidied(start: Start) -> Iterator[Start]:
-    """Take the directory of a command away where nothing has begun in it."""
+    """Take a command's directory away where nothing has begun in it."""
     try:
         yield start
     finally:
@@ -79,10 +78,12 @@ def single(function: Function, start: Start, config: str) -> None:
     tree.hydra.run.dir, tree.hydra.job.name = configs.literal(str(directory)), config
     if not start.fresh and tree.get("resume"):  # what Hydra noted when the run began stays
         tree.hydra.output_subdir = None
+
     context = HydraContext(start.config.loader, Callbacks(tree))
     job = partial(carry_out, function, os.path.abspath(sys.argv[0]), directory)
     with Run(directory).claim():
         done = run_job(job, tree, "hydra.run.dir", None, context, configure_logging=False)
+
     if done.status != JobStatus.COMPLETED:
         raise done._return_value  # `return_value` prints a line of Hydra's first
 
@@ -104,12 +105,14 @@ def sweep(function: Function, start: Start, config: str) -> None:
     node.overrides.hydra += [f"hydra.job.name={config}", "hydra/job_logging=none", f"hydra.sweep.dir='{quoted}'"]
     if node.runtime.choices["hydra/sweeper"] == "basic":
         node.sweeper._target_ = "hydra_plugins.search.Grid"
+
     if found.base is not None:  # the groups that are typed are in it
         (directory / ".hydra").mkdir(exist_ok=True)
         OmegaConf.save(found.base, directory / ".hydra" / "primary.yaml")
         search_in(found.loader, directory / ".hydra")
         node.job.config_name = "primary"
         typed = [key for key in typed if not (paths.CONF / name_of(key)).is_dir()]
+
     context = HydraContext(found.loader, Callbacks(found.tree))
     job = partial(start_job, function, os.path.abspath(sys.argv[0]))
     sweeper = Plugins.instance().instantiate_sweeper(hydra_context=context, task_function=job, config=found.tree)
@@ -125,6 +128,7 @@ def start_job(function: Function, script: str, cfg: DictConfig) -> Any:
         ranks.listen()
     if cluster.follows():
         return cluster.join(function)
+
     directory = Path(HydraConfig.get().runtime.output_dir)
     with cluster.awaited():
         return sweeps.attempt(directory, cfg, partial(carry_out, function, script, directory))
@@ -138,14 +142,16 @@ def carry_out(function: Function, script: str, directory: Path, cfg: DictConfig,
             cfg.data[key] = os.path.abspath(os.path.expanduser(cfg.data[key]))
     if cfg.seed is None:
         cfg.seed = secrets.randbelow(2**31)
+
     if ranks.outside():
         return cluster.lead(function, cfg)
     cluster.take_gpu(cfg.trainer)
     processes = ranks.count(cfg.trainer)
     if processes == 1 and cfg.trainer.strategy == "ddp":
-        cfg.trainer.update(strategy="auto", devices=1)  # no process group that the next job would inherit
+        cfg.trainer.update(strategy="auto", devices=1)  # no process group for the next job to inherit
     if processes == 1 and not apart:
         return function(cfg)
+
     run, before = Run(directory), Run(directory).record
     try:
         return ranks.start(script, cfg, directory, processes)

@@ -1,10 +1,10 @@
 """One key of a command line: whether it is in the config, and its value of the right type."""
 
 import ast
-import functools
 import re
 import sys
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +41,8 @@ def elsewhere(typed: str, config: str) -> str:
 
 
 def flatten(node: Any, prefix: str = "") -> dict[str, Any]:
-    """Dotted key -> value, for each node of nested dicts and lists."""
-    flat: dict[str, Any] = {}
+    """Dotted key -> value of each node in dicts and lists."""
+    flat = dict[str, Any]()
     for name, child in node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ():
         flat |= {f"{prefix}{name}": child, **flatten(child, f"{prefix}{name}.")}
     return flat
@@ -58,17 +58,19 @@ def mistake(override: Any, flat: dict[str, Any], groups: dict[str, list[str]]) -
         return wrong_value(key, flat, value)
     if answer := elsewhere(text, "train"):  # although a constructor may take it
         return answer
+
     group, name = [*key.split("."), ""][:2]
     new = group in LISTS and f"{group}.{name}" not in flat
     if new and name in groups.get(group, ()):
         chosen = [each for each in groups[group] if f"{group}.{each}" in flat]
         return f"`{group}.{name}` is not chosen; type '{group}=[{','.join([*chosen, name])}]'."
 
-    # what may be added: a callback or logger, a fact, a part, and what the constructor takes
+    # what may be added: a callback or logger, a fact, a part, what the constructor takes
     owner, argument, takes = constructed(key, flat)
     free = new or part or group == "facts" or takes is None or argument in takes or argument.startswith("_")
     if free and text.startswith("+"):
         return ""
+
     known = {*flat, *groups, *(f"{owner}.{each}" for each in takes or ())} - {key}
     add = f" To add it, type +{text}." if free and not override.is_delete() else ""
     near = "." if add and takes else hint(key, sorted(known))
@@ -76,7 +78,7 @@ def mistake(override: Any, flat: dict[str, Any], groups: dict[str, list[str]]) -
 
 
 def hint(key: str, known: list[str]) -> str:
-    """The end of a sentence: the key most like this one, or up to five with a like last part."""
+    """The end of a sentence: the key most like this one, or up to five with such a last part."""
     near = get_close_matches(key, known, 1, 0.65)
     last = get_close_matches(key.rpartition(".")[2], {other.rpartition(".")[2] for other in known}, 5, 0.75)
     near = near or [other for other in known if other.rpartition(".")[2] in last][:5]
@@ -90,14 +92,15 @@ def wrong_value(key: str, flat: dict[str, Any], value: Any) -> str:
         return ""
     owner, argument, takes = constructed(key, flat)
     annotation = (takes or {}).get(argument, "float") if owner else ""
+
     words = set(re.findall(r"\w+", annotation))
     if annotation and (not words & {*TYPES, "dict"} or re.search(r"\b_", annotation)):
         return ""  # a tensor, or an alias: the constructor alone knows
+
     kind, kinds = type(value).__name__, {type(usual).__name__, *words}
-    kinds -= {"int"} if "float" in kinds else set()
     if kind in kinds or (kind == "int" and "float" in kinds) or ("str" in kinds and kind not in ("list", "dict")):
         return ""
-    must = [say for name, say in TYPES.items() if name in kinds]
+    must = [say for name, say in TYPES.items() if name in kinds and (name != "int" or "float" not in kinds)]
     return f"`{key}` must be {' or '.join(must) or 'keys with values'}; got `{value}`."
 
 
@@ -111,31 +114,31 @@ def constructed(key: str, flat: dict[str, Any]) -> tuple[str, str, dict[str, str
     return "", "", {}
 
 
-@functools.cache
+@cache
 def constructor(target: str) -> dict[str, str] | None:
-    """The arguments of a class or function and their types, read from its source; None: any, or no source."""
+    """The arguments of a class or function, and their types, from its source; None: any, or no source."""
     module, _, name = target.rpartition(".")
     path = module.replace(".", "/")
     places = [Path(folder, place) for folder in sys.path for place in (f"{path}.py", f"{path}/__init__.py")]
     text = next((place.read_text(encoding="utf-8") for place in places if place.is_file()), "")
+
     for node in ast.parse(text).body:
         if isinstance(node, ast.ImportFrom) and node.module != module and name in [each.name for each in node.names]:
             return constructor(f"{node.module}.{name}")
         if getattr(node, "name", None) != name:
             continue
         if any(ast.unparse(each).startswith("dataclass") for each in node.decorator_list):
-            return {
-                ast.unparse(each.target): ast.unparse(each.annotation)
-                for each in node.body
-                if hasattr(each, "annotation")
-            }
-        functions = [part for part in ast.walk(node) if isinstance(part, ast.FunctionDef)]
-        init = next((part.args for part in functions if part.name in ("__init__", name)), None)
+            fields = [each for each in node.body if isinstance(each, ast.AnnAssign)]
+            return {ast.unparse(each.target): ast.unparse(each.annotation) for each in fields}
+
+        methods = [part for part in ast.walk(node) if isinstance(part, ast.FunctionDef)]
+        init = next((part.args for part in methods if part.name in ("__init__", name)), None)
         own = init.args + init.kwonlyargs if init else []
         types = {each.arg: ast.unparse(each.annotation or ast.Name("float")) for each in own if each.arg != "self"}
         if init and not init.kwarg:
             return types
-        bases = getattr(node, "bases", [])  # one takes what **rest hands on, or all where there is no __init__
+
+        bases = getattr(node, "bases", [])  # one takes what **rest hands on, or all without an __init__
         inherited = constructor(f"{module}.{ast.unparse(bases[0])}") if len(bases) == 1 else None
         return None if inherited is None else inherited | types
     return None

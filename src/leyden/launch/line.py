@@ -13,7 +13,7 @@ from typing import Any
 from leyden import UserError, require
 from leyden.launch import keys
 
-# Hydra's own flags: without a value, with one, and by their initials, such as -cn
+# Hydra's flags: without a value, with one, by initials such as -cn
 ALONE = ("--help", "--hydra-help", "--version", "--resolve", "--multirun")
 VALUED = ("--cfg", "--info", "--package", "--config-name", "--config-dir", "--shell-completion")
 SHORT = {"-" + "".join(re.findall(r"-(\w)", flag)): flag for flag in ALONE + VALUED}
@@ -37,7 +37,7 @@ class Line:
 
 
 def split(argv: list[str], config: str) -> Line:
-    """Raises UserError where there is no such flag, or its value is missing."""
+    """UserError where there is no such flag, or its value is missing."""
     line, tokens = Line(config), iter(argv)
     for token in tokens:
         if not token.startswith("-"):
@@ -46,11 +46,13 @@ def split(argv: list[str], config: str) -> Line:
         flag, _, value = token.partition("=")
         flag = SHORT.get(flag, flag)
         value = "" if flag in ALONE else value or next(tokens, "")
+
         if flag not in ALONE + VALUED:
             key = f"{flag.lstrip('-')}={value or '<value>'}"
             raise UserError(keys.elsewhere(key, config) or f"`{flag}` is no flag; keys are typed as in {key}.")
         require(flag in ALONE or value != "", flag, "followed by a value", value)
         line.flags[flag] = value
+
     line.typed = list(line.keys)
     line.config = line.flags.get("--config-name", config).removesuffix(".yaml")
     line.multirun = "--multirun" in line.flags or "hydra.mode=MULTIRUN" in line.keys
@@ -72,13 +74,14 @@ def show_help(config: str, conf: Path) -> str:
     text = (conf / f"{config}.yaml").read_text(encoding="utf-8")
     for name in re.findall(r"^  - (?!_self_)(\w+)$", text, re.M):  # inherited configs
         text = (conf / f"{name}.yaml").read_text(encoding="utf-8") + "\n" + text
+
     lines = [f"Usage: python src/{config}.py [group=option ...] [key=value ...]", "", "Groups"]
     for folder in sorted(path.relative_to(conf) for path in conf.rglob("*/")):
         options = " ".join(sorted(file.stem for file in (conf / folder).glob("[!_]*.yaml")))
         if re.search(rf"^  - (optional )?{folder.parts[0]}:", text, re.M):
             lines += textwrap.wrap(f"{folder.as_posix():<14}{options}", 100, subsequent_indent=" " * 14)
-    keys = "Choices and keys, typed as in checkpoint.monitor=val/loss; --cfg job shows all"
-    return "\n".join([*lines, "", keys, "", text])
+
+    return "\n".join([*lines, "", "Choices and keys, as in checkpoint.monitor=val/loss; --cfg job shows all", "", text])
 
 
 class Pipe(io.FileIO):
@@ -92,9 +95,9 @@ class Pipe(io.FileIO):
 
 
 def open_screens() -> None:
-    """Let stdout and stderr show `?` for a letter that they lack, and outlive their readers."""
+    """Let stdout and stderr show `?` for letters they lack, and outlive their readers."""
     for name in ("stdout", "stderr"):
-        stream: Any = getattr(sys, name)
+        stream = getattr(sys, name)
         if stream is None or stream is not getattr(sys, f"__{name}__"):  # another's, or done before
             continue
         stream.reconfigure(errors="replace")
@@ -105,7 +108,7 @@ def open_screens() -> None:
 
 @contextmanager
 def answering() -> Iterator[None]:
-    """Let a mistake of the user's end in its sentence and its status."""
+    """Let a user's mistake end in its sentence and status."""
     open_screens()
     try:
         yield

@@ -1,6 +1,5 @@
 """The overrides of a command line; misspelt keys, unknown options and wrong types end here, before torch is there."""
 
-import itertools
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -23,13 +22,12 @@ from leyden.launch.line import Line, name_of
 from leyden.run import configs
 
 QUOTE = "a list is 'key=[a,b]', text with other signs 'key=\"a, b\"'"
-GLOBAL = ("local", "experiment", "debug")  # files that speak of the whole tree
 Options = dict[str, list[Override]]  # what is typed -> its values
-Merge = Callable[[DictConfig], DictConfig]  # puts an old run in the place of what is composed
+Merge = Callable[[DictConfig], DictConfig]  # puts an old run in its place
 
 
 def compose(line: Line, conf: Path, merge: Merge | None = None) -> "Composed":
-    """The config of a command line, of a sweep that of its first job; UserError with a line for each mistake."""
+    """The config of a command line, or of a sweep's first job; UserError with a line for each mistake."""
     with hydra.initialize_config_dir(version_base="1.3", config_dir=str(conf.absolute())):
         found = Composed(line)
         try:
@@ -44,7 +42,7 @@ def compose(line: Line, conf: Path, merge: Merge | None = None) -> "Composed":
 
 
 def search_in(loader: Any, folder: str | Path) -> None:
-    """Let Hydra look in a further folder, before conf/."""
+    """Let Hydra look in a folder before conf/."""
     path = loader.get_search_path()
     path.prepend("command-line", f"file://{Path(folder).absolute()}", "schema")
     loader.repository.initialize_sources(path)
@@ -60,12 +58,11 @@ class Composed:
     `base`, where an old run is in it: the `tree` with the `choices`, without Hydra's node and the `keys`.
     """
 
-    tree: DictConfig
     base: DictConfig | None = None
 
     def __init__(self, line: Line):
         self.line, self.mistakes = line, dict[str, str]()
-        self.loader: Any = GlobalHydra.instance().config_loader()
+        self.loader = GlobalHydra.instance().config_loader()
         if folder := line.flags.get("--config-dir"):
             require(Path(folder).is_dir(), "--config-dir", "a folder", folder)
             search_in(self.loader, folder)
@@ -89,10 +86,11 @@ class Composed:
             if name_of(key) not in names:  # a search's YAML types it
                 line.keys.append(f"{key}={ranges[key]}")
                 self.read(line.keys[-1])
+
         for text in self.keys:
             if name_of(text).startswith("hydra.sweeper.params"):
                 self.mistakes[text] = f"{text}: type the key itself, as in optimizer.lr=1e-3,1e-2."
-        for group in GLOBAL:
+        for group in ("local", "experiment", "debug"):  # of the whole tree
             if isinstance(tree.get(group), DictConfig):
                 self.mistakes[group] = f"conf/{group}: its file needs the first line '# @package _global_'."
         if merge:
@@ -101,14 +99,16 @@ class Composed:
 
         flat = keys.flatten(OmegaConf.to_container(without_hydra(tree), resolve=False))
         groups = {group: self.options(group) for group in (*tree.hydra.runtime.choices, *keys.LISTS)}
-        for override in itertools.chain(*self.keys.values()):
+        for override in [each for values in self.keys.values() for each in values]:
             if what := keys.mistake(override, flat, groups):
                 self.mistakes[str(override.input_line)] = what
+
         for text, options in self.choices.items() if not self.mistakes else ():
             below = name_of(text).replace("/", ".") + "."
             if any(name_of(key).startswith(below) for key in self.keys):  # which a later job may lack
                 for option in options[1:]:
                     self.choose(self.choices | {text: [option]} | self.keys)
+
         unused = configs.unused_groups(tree, " ".join(line.keys)) if "task" in tree else []
         for text, values in (self.choices | self.keys).items():
             group = re.split("[./]", name_of(text))[0]
@@ -133,7 +133,7 @@ class Composed:
         """Each value of a sweep, of an interval the start; none: it cannot be read."""
         parse = OverridesParser.create(config_loader=self.loader).parse_overrides
         try:
-            override: Any = parse([text])[0]
+            override = parse([text])[0]
             if not override.is_sweep_override():
                 return [override]
             interval = override.is_interval_sweep()
@@ -151,6 +151,7 @@ class Composed:
         text, group, value = str(choice.input_line), choice.key_or_group, choice.value()
         if choice.is_delete() and group not in keys.LISTS:
             return True
+
         for option in value if group in keys.LISTS and isinstance(value, list) else [value]:
             folder, _, name = f"{group}/{option}".rpartition("/")
             if name not in (known := self.options(folder)):

@@ -1,4 +1,4 @@
-"""What a command line means: a config, with an old run in it or not, and a directory, of one run or many."""
+"""What a command line means: a config, with an old run in it or not, and a directory."""
 
 import re
 import shlex
@@ -14,8 +14,7 @@ from leyden.launch.overrides import Composed, compose
 from leyden.run import configs, keys, paths
 from leyden.run.run import Run, Status
 
-SHOWS = {"--cfg", "--info", "--hydra-help", "--version", "--shell-completion"}  # flags with which nothing runs
-# overrides that are taken as they are typed
+# overrides taken as typed
 ASKED = {"train": "resume rerun sweep", "eval": "run", "predict": "run input output", "export": "run output"}
 OURS = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "run_dir", "hydra.searchpath")  # not to be typed
 NAME = r"|(?![.-])(?!latest$)(?!.*\.ckpt$)[\w.+@-]{1,100}"  # of a run, or none
@@ -37,13 +36,15 @@ class Start:
 
 
 def plan(argv: list[str], config: str) -> Start:
-    """Read the command line, check it and choose the directory; leaves where the run is complete already."""
+    """Read the command line, check it, choose the directory; leaves where the run is complete."""
     line, names = split(argv, config), ASKED.get(config, "").split()
     typed = {name_of(key): value_of(key) for key in line.keys}
     logs, longer = paths.logs_folder(typed.get("log_dir")), not typed.keys().isdisjoint(keys.GROWTH)
     asked = {name: value for name, value in line.take(*names).items() if value not in ("", "null")}
+
     if config == "train" and len(asked) > 1:
         raise UserError(f"{' and '.join(asked)} exclude each other; type one of them.")
+
     again = cluster.requeued(logs / "sweep")
     if again and line.multirun and not asked:
         asked["sweep"] = str(again)
@@ -61,8 +62,9 @@ def plan(argv: list[str], config: str) -> Start:
             raise UserError(f"{key} cannot be set; type log_dir=, --config-dir, or name= without -m.")
     if line.multirun and ranks.outside():
         raise UserError("torchrun and srun start one run; type python, or -m hydra/launcher=slurm.")
-    if SHOWS & line.flags.keys():
+    if {"--cfg", "--info", "--hydra-help", "--version", "--shell-completion"} & line.flags.keys():  # nothing runs
         return Start("show", found)
+
     tree, folder = found.tree, paths.in_project(found.tree.log_dir)
     if config in ("predict", "export") and (ranks.outside() or ranks.count(tree.trainer) > 1):
         raise UserError(f"{config}.py runs in one process, without torchrun; type trainer.devices=1.")
@@ -72,6 +74,7 @@ def plan(argv: list[str], config: str) -> Start:
         return Start("multirun", found, sweep or paths.create(folder / "sweep"), sweep is None)
     if run and purpose == "resume":
         return going_on(run, found, asked["resume"], longer)
+
     name = str(tree.name) if config == "train" and tree.name is not None else ""
     require(bool(re.fullmatch(NAME, name)), "name", "letters, digits, . + - _ or @, and not latest", name)
     before = folder / config / name if name else cluster.requeued(folder / config)
@@ -85,6 +88,7 @@ def stored_config(line: Line, run: Run, purpose: str, asked: dict[str, str]) -> 
     if purpose == "resume":
         require(not line.multirun, "resume", "typed without -m", asked["resume"])
         run.check_free()
+
     old = configs.stored(run.directory)
     chosen = [key for key in line.keys if (paths.CONF / name_of(key)).is_dir()]
     for key in chosen:
@@ -114,7 +118,7 @@ def stored_config(line: Line, run: Run, purpose: str, asked: dict[str, str]) -> 
 
 
 def evaluate(tree: DictConfig, composed: DictConfig) -> None:
-    """Put what an evaluation has of its own in a run's config, but for how numbers are made."""
+    """Put an evaluation's own settings in a run's config, but for how numbers are made."""
     kept = {name: tree.trainer.get(name) for name in ("precision", "deterministic", "benchmark")}
     tree.update(callbacks={}, profiler=None, logger={})
     tree.update(dict(composed.items_ex(resolve=False)))
@@ -130,12 +134,13 @@ def take_over(tree: DictConfig, composed: DictConfig, group: str) -> None:
 
 
 def check_resumable(key: str, old: DictConfig, tree: DictConfig, run: Run) -> None:
-    """Raises UserError for what cannot be changed while a run goes on."""
+    """UserError for what cannot be changed while a run goes on."""
     name, new = name_of(key), f"init_from={run.directory} for a new run"
     then, now = (OmegaConf.select(each, name) for each in (old, tree))
     changed = set(then or ()) ^ set(now or ()) if name == "callbacks" else {name}
     if then == now or changed <= {"gradients", "finite", "memory", "trainer"}:  # whose place is in the checkpoint
         return
+
     if name.startswith(("optimizer", "scheduler")):
         raise UserError(f"{key}: this is in the checkpoint; type {new}.")
     if tree.exact and keys.role(name) not in keys.RESUMABLE:
@@ -143,20 +148,20 @@ def check_resumable(key: str, old: DictConfig, tree: DictConfig, run: Run) -> No
 
 
 def go_on_with_name(run: Run, found: Composed) -> Start:
-    """A command with name= that is typed again goes on, or starts where it was killed before a step."""
+    """Go on with a command that is typed again, or start it where it was killed before a step."""
     run.check_free()
     if not run.begun and run.status != Status.FINISHED:
         return Start("run", found, run.directory)
     then = split(shlex.split(run.record.get("command") or "")[2:], "train").typed
     if apart := " ".join(sorted({*found.line.typed} ^ {*then})):
-        what = f"{run.directory} was started with other overrides ({apart})"
-        raise UserError(f"{what}; type another name, or resume={run.directory}.")
+        raise UserError(f"{run.directory} had other overrides ({apart}); type another name, or resume={run.directory}.")
+
     found.tree = configs.continued(run.directory, found.tree)
     return going_on(run, found)
 
 
 def going_on(run: Run, found: Composed, asked: str = "", longer: bool = False) -> Start:
-    """Go on from a checkpoint of a run, or from its newest; leaves where the run is complete."""
+    """Go on from a run's checkpoint, or its newest; leaves where the run is complete."""
     where = paths.in_words(run.directory)
     if run.status == Status.FINISHED and not longer:
         print(f"The run {where} is complete; python src/eval.py run={where} tests it again.")

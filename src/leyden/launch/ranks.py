@@ -20,7 +20,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from leyden import UserError, require, said
 
-GRACE = 10  # seconds for the others to end by themselves after one has failed
+Function = Callable[[DictConfig], Any]
+GRACE = 10  # seconds for the others to end after one has failed
 SIGNALS = [number for number in signal.Signals if number.name in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2")]
 
 
@@ -32,16 +33,17 @@ class RankError(RuntimeError):
 
 
 def count(trainer: DictConfig) -> int:
-    """Processes to start on this machine; 1: train in this one. If there are too few GPUs, Lightning says so."""
+    """Processes to start on this machine; 1: train in this one. Of too few GPUs Lightning tells."""
     devices = str(trainer.devices)
     known = re.fullmatch(r"auto|-1|[1-9]\d*|\[\d+(, \d+)*\]", devices)
     require(bool(known), "trainer.devices", "a number, auto or a list such as [0,1]", devices)
     here = int(devices) if devices.isdecimal() else len(re.findall(r"\d+", devices))
     if devices in ("auto", "-1"):  # without GPUs ddp means two, so that it works anywhere
         here = gpus(trainer.accelerator) or 1 + bool(re.search("ddp|parallel", str(trainer.strategy).lower()))
+
     nodes = max(trainer.num_nodes, int(os.environ.get("SLURM_NNODES") or 1) if here > 1 else 1)
     if nodes > 1 and not outside():
-        torchrun = f"torchrun --nnodes={nodes} --nproc-per-node={here} as in README.md"
+        torchrun = f"torchrun --nnodes={nodes} --nproc-per-node={here} (README.md)"
         raise UserError(f"A run on {nodes} nodes needs a start on each: type srun python, or {torchrun}.")
     return here
 
@@ -59,11 +61,11 @@ def gpus(accelerator: str) -> int:
 def listen() -> None:
     """Let the signals that stop a run end this process."""
     for number in SIGNALS:
-        signal.signal(number, lambda number, frame: sys.exit(128 + number))
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
 
 
 def outside() -> bool:
-    """Whether torchrun, or srun in its words, started this process as a rank."""
+    """Whether torchrun or srun started this process as a rank."""
     return not entered() and {"RANK", "WORLD_SIZE"} <= os.environ.keys()
 
 
@@ -84,6 +86,7 @@ class Rank(subprocess.Popen):
             super().__init__([sys.executable, "-u", script], stdout=out, stderr=out, env=env, **more)
 
     def has_ended(self) -> bool:
+        """Whether it has; then `left` is what it sent."""
         ended = self.poll() is not None
         with suppress(EOFError, OSError):  # it was killed
             self.left = self.pipe.recv() if ended and self.pipe.poll() else {}
@@ -109,7 +112,8 @@ def start(script: str, cfg: DictConfig, run_dir: Path, processes: int) -> Any:
             port = reserved.getsockname()[1]
             if sys.platform != "linux":  # where a second socket may not have it
                 reserved.close()
-            # torchrun's; the run id makes Lightning read them also inside a SLURM job
+
+            # torchrun's; with the run id Lightning reads them in a SLURM job, too
             words = {"WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes, "GROUP_RANK": 0, "MASTER_PORT": port}
             words |= {"MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_RUN_ID": f"leyden-{port}"}
             for number in range(processes):
@@ -141,16 +145,19 @@ def wait(ranks: list[Rank], received: list[int], lag: float) -> Rank | None:
             fine = "value" in rank.left
             culprit = culprit or (None if fine else rank)
             deadline = min(deadline, time.monotonic() + (lag if fine or received else GRACE))
+
         if received and not passed:
             passed = True
             for rank in running:
                 rank.send_signal(received[0])
             time.sleep(1)
             del received[1:]  # `timeout` signals a process and then its group
+
         # not SLURM's SIGTERM after its warning: all leave
         insisted = len(received) > 1 and received[0] in (signal.SIGTERM, signal.SIGINT)
         for rank in running if time.monotonic() > deadline or insisted else []:
             rank.kill()
+
     return culprit
 
 
@@ -162,6 +169,7 @@ def outcome(ranks: list[Rank], culprit: Rank | None, received: list[int]) -> Any
         raise SystemExit(128 + received[0])
     if not culprit:
         return ranks[0].left["value"]
+
     if "error" in culprit.left:  # the first to leave need not be the first that failed
         culprit = min(ranks, key=lambda rank: rank.left.get("time", float("inf")))
     how = f"left with status {culprit.returncode} before the end"
@@ -178,16 +186,17 @@ def entered() -> bool:
     return "LEYDEN_RANK_PIPE" in os.environ
 
 
-def enter(function: Callable[[DictConfig], Any]) -> NoReturn:
+def enter(function: Function) -> NoReturn:
     """Be a rank: run the function on the job process's config, leave it a value or an error, exit."""
     job = Connection(int(os.environ["LEYDEN_RANK_PIPE"]))
-    cfg: Any = job.recv()
+    cfg = job.recv()
 
     def watch() -> None:
-        job.poll(None)  # until the job process, which holds the other end, is gone
+        job.poll(None)  # until the job process is gone
         os.kill(0, signal.SIGKILL)  # 0: this rank's workers, too
 
     threading.Thread(target=watch, daemon=True).start()
+
     if not OmegaConf.is_list(cfg.trainer.devices):  # which says which GPUs
         cfg.trainer.devices = int(os.environ["WORLD_SIZE"])
     listen()
@@ -199,6 +208,7 @@ def enter(function: Callable[[DictConfig], Any]) -> NoReturn:
     except Exception as error:
         traceback.print_exc()
         left |= {"error": f"failed: {type(error).__name__}: {said(error)}", "time": time.time()}
+
     job.send(left)
     distributed = sys.modules.get("torch.distributed")
     if "value" not in left:  # a process group in a collective may never end

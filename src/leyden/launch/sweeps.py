@@ -17,32 +17,33 @@ from leyden.run.run import DONE, Busy, Run, Status, slurm_job
 
 POLICY = ("retry_failed", "max_failures", "stop_on_failure")  # holds for one start of a sweep
 ELSEWHERE = re.compile(rf"({'|'.join(POLICY)}|log_dir)=|hydra\.")  # does not tell jobs from each other
-# what of a sweep.json, which may be another's, makes nothing run that is not in conf/
+# what of a sweep.json, perhaps another's, makes nothing run that is not in conf/
 KEYS = r"[+~]*(?!hydra\b|own\b|trusted\b|.*_target_|.*\.\.)\w[\w./-]*(=.*)?"
 OF_HYDRA = (
-    r"|hydra/(sweeper|launcher)=[\w-]+"
-    r"|\+*hydra\.launcher\.(?!setup|_)\w+=[\w.-]*"
-    r"|\+*hydra\.sweeper\.(sampler|pruner)\._target_=optuna\.(samplers|pruners)\.\w+"
-    r"|\+*hydra\.sweeper\.storage='?sqlite:///[\w.-]+'?"
-    r"|\+*hydra\.sweeper\.(?!params|storage|.*_target_)[\w.]+=[^{$]*"
+    r"|hydra/(sweeper|launcher)=[\w-]+|\+*hydra\.(launcher\.(?!setup|_)\w+=[\w.-]*|sweeper\.("
+    r"(sampler|pruner)\._target_=optuna\.(samplers|pruners)\.\w+"
+    r"|storage='?sqlite:///[\w.-]+'?"
+    r"|(?!params|storage|.*_target_)[\w.]+=[^{$]*))"
 )
 
 
 def go_on(line: Line, asked: str, logs: Path) -> Path:
-    """Put what a sweep was started with before what is typed now, which wins; returns its directory."""
+    """Put what a sweep was started with before what is typed, which wins; returns its directory."""
     places = paths.sweeps(logs) if asked == "latest" else [Path(asked).expanduser(), paths.in_project(asked)]
     directory = next((path.resolve() for path in places if "keys" in read_json(path / "sweep.json")), None)
     if directory is None:
         raise UserError(f"There is no sweep {asked} in {logs}; type sweep=latest, or train.py -m <key>=<a>,<b>.")
+
     said, typed = read_json(directory / "sweep.json"), {name_of(key) for key in line.keys}
     keys = [str(key) for key in said["keys"] if name_of(str(key)) not in typed]
     config = str(line.flags.get("--config-name") or said.get("config") or line.config)
+
     refused = [key for key in keys if not re.fullmatch(KEYS + OF_HYDRA, key)]
     refused += [key for key in keys if "$" in key and (paths.CONF / name_of(key)).is_dir()]  # another option then
     refused += [] if re.fullmatch(r"\w[\w.-]*", config) else [config]
     if refused:
-        what = f"has {refused[0]!r}, which may run anything; if it is yours, type it again"
-        raise UserError(f"{directory}/sweep.json {what}.")
+        raise UserError(f"{directory}/sweep.json has {refused[0]!r}, which may run anything; if yours, type it again.")
+
     line.keys = keys + line.keys
     line.typed, line.multirun, line.config = list(line.keys), True, config.removesuffix(".yaml")
     print(f"going on with {paths.in_words(directory)}")
@@ -74,11 +75,12 @@ def numbered(directory: Path, jobs: list[list[str]]) -> dict[int, list[str]]:
         for name in names:
             known.setdefault(name, len(known))
         write_json(directory / "sweep.json", said | {"jobs": list(known)})
+
     return {known[name]: job for name, job in zip(names, jobs, strict=True)}
 
 
 def is_left(directory: Path, retry: bool) -> bool:
-    """Whether a job is still to be done: it is not at its end, or failed and is to be tried again."""
+    """Whether a job is still to be done: not at its end, or failed and to be tried again."""
     record = Run(directory).record
     again = retry or "SLURM" in str(record.get("reason"))  # which lost it, or one of its ranks
     return record.get("status") not in (*DONE, *([] if again else [Status.FAILED]))
@@ -93,7 +95,7 @@ def attempt(directory: Path, cfg: DictConfig, carry_out: Callable[[DictConfig, b
             if not is_left(directory, cfg.get("retry_failed", False)):
                 raise Busy(f"it is {record['status']}")
             tree = cfg
-            if run.config_file.is_file():  # it was stopped: its own config, not what conf/ says now
+            if run.config_file.is_file():  # it was stopped: its own config, not conf/'s
                 tree = configs.continued(directory, cfg)
                 configs.set_resume_checkpoint(tree, run, str(directory))
             return carry_out(tree, record.get("status") == Status.RUNNING)  # apart, if it killed its process

@@ -1,5 +1,7 @@
 """A written file against what the checkpoint gives; recurrent networks as scans, against the originals."""
 
+import errno
+
 import pytest
 import torch
 from torch import nn
@@ -91,3 +93,13 @@ def test_a_damaged_file_does_not_run(written):
     path.write_bytes(path.read_bytes()[:500])
     with pytest.raises(Failed, match="does not run"):
         check()
+
+
+def test_a_full_disk_is_not_the_models_fault(monkeypatch, tmp_path):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(torch, "save", full)
+    graph = OwnGraph(Task(), tree_structure((0,)))
+    with pytest.raises(OSError, match="No space left"):
+        formats.write("state_dict", graph, (torch.ones(3, 3),), {}, tmp_path / "a")

@@ -36,5 +36,5 @@ def test_only_what_differs_is_named_of_other_overrides(tmp_path, then, now, word
     run.checkpoints.mkdir(parents=True)
     run.last.touch()
     run.update(status=Status.STOPPED, command=shlex.join(["python", "src/train.py", *then, *where]))
-    with pytest.raises(UserError, match=re.escape(f"was started with other overrides {words}; type another name")):
+    with pytest.raises(UserError, match=re.escape(f"had other overrides {words}; type another name")):
         plan([*now, *where], "train")

@@ -17,10 +17,8 @@ from lightning.fabric.utilities.seed import pl_worker_init_function, reset_seed
 from lightning.pytorch import loggers, profilers, strategies
 from lightning.pytorch.callbacks import Callback, RichProgressBar
 from lightning.pytorch.utilities.model_helpers import is_overridden
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import MissingMandatoryValue
+from omegaconf import DictConfig, MissingMandatoryValue, OmegaConf
 from torch import nn
-from torch.nn.parameter import is_lazy
 
 from leyden import UserError, lightning_internals, require, said
 from leyden.data.datamodule import DataModule
@@ -111,7 +109,7 @@ def task(cfg: DictConfig) -> LightningModule:
         raise UserError(f"The targets of the data are {found}; type {FOR_TARGETS[found]}.")
     made = make(cfg, "task", cfg.task, LightningModule)
     optimizers.make_callable(made)
-    lazy = [name for name, parameter in made.named_parameters() if is_lazy(parameter)]
+    lazy = [name for name, parameter in made.named_parameters() if nn.parameter.is_lazy(parameter)]
     require(not lazy, "task", "of layers with all their sizes", lazy)
     return made
 

@@ -8,8 +8,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from leyden import UserError, said
-from leyden.run import paths
-from leyden.run.keys import direction
+from leyden.run import keys, paths
 from leyden.run.run import Run
 
 NEEDED = ("data", "task", "trainer")  # in the config of a run
@@ -93,7 +92,7 @@ def label(run_dir: str | None) -> str | None:
 
 def mode(metric: str, monitor: str = "", mode_of_monitor: str | None = None) -> str | None:
     """`min` or `max`: the monitor's where the metric is that one, else as its name says; None: unknown."""
-    return mode_of_monitor if metric == monitor else direction(metric)
+    return mode_of_monitor if metric == monitor else keys.direction(metric)
 
 
 OmegaConf.register_new_resolver("direction", mode, replace=True)

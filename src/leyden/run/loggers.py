@@ -17,8 +17,7 @@ from lightning.pytorch.loggers import MLFlowLogger, TensorBoardLogger, WandbLogg
 from omegaconf import DictConfig, OmegaConf
 
 from leyden import UserError, said
-from leyden.run import paths
-from leyden.run.keys import role
+from leyden.run import keys, paths
 from leyden.run.run import Run
 
 # Seconds that a run waits for a server, and how often it asks again
@@ -108,7 +107,7 @@ def columns(cfg: DictConfig, record: dict[str, Any]) -> dict[str, Any]:
     typed, command = record.get("overrides", []), shlex.split(record.get("command") or "")
     for override in [each for each in typed if each not in command] or typed:  # a sweep's command has the ranges
         key, _, text = override.lstrip("+").partition("=")
-        if role(key) != "label" and not key.startswith("~"):
+        if keys.role(key) != "label" and not key.startswith("~"):
             value = OmegaConf.select(cfg, key)
             found[key] = value if isinstance(value, int | float | str) else text
     return found
@@ -121,7 +120,7 @@ def parameters(cfg: DictConfig, record: dict[str, Any]) -> dict[str, Any]:
     with initialize_config_dir(str(paths.CONF), version_base="1.3"):
         trees: Any = [OmegaConf.to_container(tree) for tree in (cfg, compose("train"))]
     mine, usual = (json_normalize(tree).iloc[0].to_dict() for tree in trees)
-    apart = [key for key in mine if mine[key] != usual.get(key, ...) and role(key) != "label"]
+    apart = [key for key in mine if mine[key] != usual.get(key, ...) and keys.role(key) != "label"]
     return columns(cfg, record) | {key: OmegaConf.select(cfg, key) for key in apart}
 
 

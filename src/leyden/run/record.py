@@ -19,8 +19,7 @@ import torch
 import yaml
 from lightning import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import DictConfig, OmegaConf, errors
 
 from leyden import UserError, said
 from leyden.data.datamodule import DataModule
@@ -79,12 +78,11 @@ class LiveRun(Run):
         OmegaConf.save(tree, self.config_file)
         if patch := changes():
             (self.directory / "changes.patch").write_text(patch, encoding="utf-8")
-        found: dict[str, Any] = {"threads": torch.get_num_threads(), "world_size": trainer.world_size}
-        found |= {"parameters": count(task), "precision": trainer.precision}
+
+        found = {"data_fingerprint": getattr(datamodule, "fingerprint", None), "threads": torch.get_num_threads()}
+        found |= {"world_size": trainer.world_size, "parameters": count(task), "precision": trainer.precision}
         found |= {"device": str(trainer.strategy.root_device), "kernels": dict(kernels.found)}
-        fingerprint = getattr(datamodule, "fingerprint", None)
-        notes = datamodule.notes if isinstance(datamodule, DataModule) else {}
-        self.update(data_fingerprint=fingerprint, **found, **notes)
+        self.update(**found | (datamodule.notes if isinstance(datamodule, DataModule) else {}))
 
 
 @contextmanager
@@ -118,7 +116,7 @@ def recording(cfg: DictConfig, table: bool = False) -> Iterator[LiveRun]:
     except BaseException as error:
         run.end(Status.FAILED, f"{type(error).__name__}: {error}")
         logging.getLogger("leyden.file").error("failed", exc_info=True)
-        if isinstance(error, MisconfigurationException | OmegaConfBaseException):  # a user's mistake
+        if isinstance(error, MisconfigurationException | errors.OmegaConfBaseException):  # a user's mistake
             raise UserError(f"{said(error)}.") from error
         raise
     finally:

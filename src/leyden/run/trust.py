@@ -11,8 +11,7 @@ from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
 from leyden import UserError, said
-from leyden.run import configs
-from leyden.run.configs import literal
+from leyden.run.configs import literal, source
 
 logging.getLogger("hydra.utils").setLevel(logging.CRITICAL)  # our sentence says it
 LIBRARIES = ("leyden", "torch", "torchvision", "lightning", "torchmetrics", "optuna")
@@ -32,7 +31,7 @@ def checked(cfg: DictConfig, node: Any) -> Any:
     tree: Any = OmegaConf.to_container(cfg, resolve=False)
     tree.pop("facts", None)  # what the data says
     known = {str(part.get("_target_")) for part in parts(tree)}
-    own, new = [*(cfg.get("own") or ()), *(cfg.get("trusted") or ())], not configs.source(cfg)
+    own, new = [*(cfg.get("own") or ()), *(cfg.get("trusted") or ())], not source(cfg)
     plain = OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
     kept = set()  # what is handed DictConfigs
     for part in parts(plain):

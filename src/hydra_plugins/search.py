@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
 from hydra.plugins.sweeper import Sweeper
 from omegaconf import OmegaConf
@@ -39,7 +38,6 @@ class Grid(Sweeper):
         ranges = {override.get_key_element(): override for override in parsed}
         swept = {key: override for key, override in ranges.items() if override.is_sweep_override()}
         allowed = self.config.get("max_failures", 0)
-
         try:
             self.carry_out(swept, [str(ranges[key].input_line) for key in ranges if key not in swept])
         except SystemExit as left:
@@ -48,7 +46,7 @@ class Grid(Sweeper):
             allowed = 0
         conclude(self.directory, allowed)
 
-    def carry_out(self, swept: dict[str, Override], fixed: list[str]) -> None:
+    def carry_out(self, swept: dict[str, Any], fixed: list[str]) -> None:
         """Give each combination its number, and run those that are left."""
         choices = [[f"{key}={value}" for value in search.values_of(override)] for key, override in swept.items()]
         jobs = sweeps.numbered(self.directory, [[*fixed, *job] for job in itertools.product(*choices)])
@@ -84,7 +82,7 @@ class Optuna(Grid):
     def __init__(self, n_jobs: int, direction: str | None, params: Any = None, **study: Any):
         self.n_jobs, self.direction, self.study = n_jobs, direction, study
 
-    def carry_out(self, swept: dict[str, Override], fixed: list[str]) -> None:
+    def carry_out(self, swept: dict[str, Any], fixed: list[str]) -> None:
         """Run trials until there are enough; UserError where there is nothing to search."""
         cfg: Any = self.config
         for name, number in (("n_trials", self.study["n_trials"]), ("n_jobs", self.n_jobs)):
@@ -104,7 +102,7 @@ class Optuna(Grid):
 
 def conclude(directory: Path, allowed: int) -> None:
     """Print a sweep's table, best first, and how its jobs ended; Failed where more failed than allowed."""
-    from leyden.report import results, tables  # and pandas, which a single run does not need
+    from leyden.report import results, tables  # and pandas
 
     if not any(directory.glob("*/run.json")):
         return

@@ -47,7 +47,7 @@ class Slurm(Base):
         self.params["setup"] = [limit, *(self.params.get("setup") or [])]
 
     def launch(self, job_overrides: list[list[str]], initial_job_idx: int) -> list[Any]:
-        """Submit the runs, and wait for them; UserError where jobs ask for different numbers, or SLURM refuses them."""
+        """Submit the runs; UserError where jobs ask for different numbers, or SLURM refuses them."""
         from submitit.slurm import slurm
 
         assert self.hydra_context and self.config
@@ -79,13 +79,11 @@ class Slurm(Base):
 
         return []  # each run says itself what came of it
 
-    def submit(self, params: dict[str, Any], overrides: list[list[str]], first: int) -> list[Any]:
+    def submit(self, params: dict[str, Any], jobs: list[list[str]], first: int) -> list[Any]:
         """The jobs; UserError, and no file of them, where sbatch refuses them."""
         from submitit.slurm import slurm
 
-        state = Singleton.get_state()
-        rows = [(list(each), "hydra.sweep.dir", i, str(i), state) for i, each in enumerate(overrides, first)]
-
+        rows = [(list(job), "hydra.sweep.dir", i, str(i), Singleton.get_state()) for i, job in enumerate(jobs, first)]
         try:
             executor = slurm.SlurmExecutor(self.folder)
             executor.update_parameters(**params)
@@ -99,7 +97,7 @@ class Slurm(Base):
             lines = re.findall(r"^sbatch: (?:error: )?(?:Batch job .*?: )?(.*)", str(error), re.M)
             what = "; ".join(lines) or str(error).splitlines()[0]
             key = next(key for words, key in KEYS.items() if re.search(words, what, re.I))
-            raise UserError(f"SLURM does not take the jobs: {what}; type {key}.") from error
+            raise UserError(f"SLURM refuses the jobs: {what}; type {key}.") from error
 
 
 def size_of(trainer: Any) -> dict[str, int]:

@@ -27,10 +27,11 @@ log = logging.getLogger(__name__)
 
 
 def begin(trainer: Trainer, cfg: DictConfig, resumed: bool) -> None:
-    """Tell each logger the config, TensorBoard only once; UserError if one cannot start: no login, no network."""
+    """Tell each logger the config, TensorBoard only once; UserError if one cannot start."""
     os.environ.update(PATIENCE | os.environ)
     threading.excepthook = show
     run, text = Run(cfg.run_dir), OmegaConf.to_yaml(cfg)
+
     for logger in trainer.loggers if trainer.is_global_zero else ():
         try:
             if isinstance(logger, MLFlowLogger):
@@ -44,6 +45,7 @@ def begin(trainer: Trainer, cfg: DictConfig, resumed: bool) -> None:
                     logger.experiment.add_text(name, f"```\n{content}\n```", 0)
         except Exception as error:  # of any package
             raise UserError(f"{type(logger).__name__} cannot start: {said(error)[:200]}; see conf/logger.") from error
+
         guard(logger, run)
 
 
@@ -54,12 +56,12 @@ def guard(logger: Any, run: Run) -> None:
     """
     rest, kind = 0.0, type(logger).__name__
 
-    def call(method: Any, *arguments: Any, **keywords: Any) -> Any:
+    def call(method: Any, *args: Any, **kwargs: Any) -> Any:
         nonlocal rest
         if (start := time.monotonic()) < rest:
             return None
         try:
-            return method(*arguments, **keywords)
+            return method(*args, **kwargs)
         except Exception as error:  # of any package
             first, rest = not rest, start + 10 * (time.monotonic() - start)
             if first:
@@ -89,6 +91,7 @@ def conclude(trainer: Trainer, cfg: DictConfig, results: dict[str, Any]) -> None
             logger.log_metrics(values, best.get("step"))
             logger.log_hyperparams({"best_checkpoint": str(run.directory / best.get("checkpoint", ""))})
         logger.finalize("success")
+
     log.info(in_lines(results, run.directory))
 
 
@@ -104,6 +107,7 @@ def columns(cfg: DictConfig, record: dict[str, Any]) -> dict[str, Any]:
     """What tells runs apart: model, data, seed, and what a sweep varies, or else what was typed."""
     found = {name: cfg[name]._target_.rpartition(".")[2].lower() for name in ("model", "data") if name in cfg}
     found["seed"] = cfg.seed
+
     typed, command = record.get("overrides", []), shlex.split(record.get("command") or "")
     for override in [each for each in typed if each not in command] or typed:  # a sweep's command has the ranges
         key, _, text = override.lstrip("+").partition("=")
@@ -138,6 +142,7 @@ def in_lines(results: dict[str, Any], directory: Path) -> str:
     numbers = {name: value for name, value in test.items() if isinstance(value, int | float) and name != "samples"}
     by_class = [name for name in numbers if re.match("[^/]+/[^/]+/(?!dataloader_idx_)", name)]
     lines += [f"{name} {value:.4f}" for name, value in numbers.items() if name not in by_class]
+
     if by_class:
         lowest = sorted(by_class, key=lambda name: numbers[name])[:10]
         shown = ", ".join(f"{name.split('/', 2)[2]} {numbers[name]:.3f}" for name in lowest)
@@ -145,6 +150,7 @@ def in_lines(results: dict[str, Any], directory: Path) -> str:
     if test:
         count = f" on {test['samples']} samples" if test["samples"] else ""
         lines.append(f"tested {test['checkpoint'] or 'the last weights'}{count}")
+
     lines += [f"profile: {file.name}" for file in sorted(directory.glob("fit-profile*.txt"))]
     lines.append(f"run {path}")
     if (directory / "tensorboard").exists():

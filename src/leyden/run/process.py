@@ -45,6 +45,7 @@ def restored() -> Iterator[None]:
         gc.collect()
     else:
         gc.freeze()  # what is imported stays; to look at it again takes 0.4 s a job
+
     torch.cuda.empty_cache()
     switches = [(cudnn, "enabled"), (cudnn, "benchmark"), (cudnn, "deterministic"), (inductor, "deterministic")]
     with ExitStack() as after, compiled.by_the_run_alone(), warnings.catch_warnings():
@@ -60,6 +61,7 @@ def restored() -> Iterator[None]:
         after.callback(logging.captureWarnings, False)
         after.callback(os.environ.update, dict(os.environ))
         after.callback(os.environ.clear)
+
         if threading.current_thread() is threading.main_thread():  # others may not
             for number in stopping.SIGNALS:
                 after.callback(signal.signal, number, signal.getsignal(number) or signal.SIG_DFL)
@@ -79,9 +81,11 @@ def set_global_torch_flags(cfg: DictConfig) -> None:
         logger.setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", f".*({'|'.join(NOISE)})")
     disable_possible_user_warnings()  # guesses of Lightning
+
     if not torch.cuda.is_available():  # else each step tries to load NVML, 200 us
         os.environ.pop("PYTORCH_NVML_BASED_CUDA_CHECK", None)
     set_malloc_thresholds()
+
     asked = os.environ.get("OMP_NUM_THREADS", "")
     torch.set_num_threads(threads or (int(asked) if asked.isdecimal() else 0) or cores())
     torch.set_float32_matmul_precision(precision)

@@ -15,7 +15,7 @@ from filelock import AcquireReturnProxy, Timeout
 from leyden import UserError
 from leyden.files import lock, read_json, write_json
 
-HEARTBEAT_S = 30  # between the signs of life of a run
+HEARTBEAT_S = 30  # between signs of life
 STALE_S = 4 * HEARTBEAT_S  # after which a run on another machine is given up
 WRITING = threading.Lock()  # of run.json
 
@@ -45,7 +45,6 @@ class Run:
     def __init__(self, directory: Path | str):
         self.directory = Path(directory)
         self.config_file, self.log_file = self.directory / "config.yaml", self.directory / "train.log"
-
         self.checkpoints = self.directory / "checkpoints"
         self.best, self.last = self.checkpoints / "best.ckpt", self.checkpoints / "last.ckpt"
 
@@ -59,7 +58,6 @@ class Run:
 
     @property
     def objective(self) -> float | None:
-        """The best value of it."""
         return (self.metrics.get("best") or {}).get("objective")
 
     @property
@@ -122,7 +120,6 @@ def status_of(record: dict[str, Any]) -> Status:
         status = Status(record["status"])
     except (KeyError, ValueError):
         return Status.UNKNOWN
-
     return Status.KILLED if status == Status.RUNNING and not alive(record) else status
 
 
@@ -156,7 +153,6 @@ def slurm_requeue() -> bool:
 
     name = f"{array}_{os.environ['SLURM_ARRAY_TASK_ID']}" if array else job["job"]  # else of all its tasks
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # which SLURM sends at once
-
     try:
         subprocess.run(["scontrol", "requeue", name], capture_output=True, timeout=60, check=True)
         return True

@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
 from hydra.plugins.sweeper import Sweeper
-from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from leyden import Failed, UserError, listed, require
 from leyden.launch import cluster, sweeps
@@ -29,10 +27,9 @@ class Grid(Sweeper):
     def __init__(self, max_batch_size: int | None = None, params: Any = None):
         self.size = max_batch_size
 
-    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        self.hydra_context, self.config = hydra_context, config  # type: ignore[assignment]
-        launcher = Plugins.instance().instantiate_launcher
-        self.launcher: Any = launcher(hydra_context=hydra_context, task_function=task_function, config=config)
+    def setup(self, *, hydra_context: Any, config: Any, **task: Any) -> None:
+        self.hydra_context, self.config = hydra_context, config
+        self.launcher: Any = Plugins.instance().instantiate_launcher(hydra_context=hydra_context, config=config, **task)
         self.directory, self.retry = Path(config.hydra.sweep.dir), bool(config.get("retry_failed"))
 
     def sweep(self, arguments: list[str]) -> None:
@@ -49,13 +46,14 @@ class Grid(Sweeper):
             allowed = 0
         conclude(self.directory, allowed)
 
-    def carry_out(self, swept: dict[str, Override], fixed: list[str]) -> None:
+    def carry_out(self, swept: dict[str, Any], fixed: list[str]) -> None:
         """Give each combination its number, and run those that are left."""
         choices = [[f"{key}={value}" for value in search.values_of(override)] for key, override in swept.items()]
         jobs = sweeps.numbered(self.directory, [[*fixed, *job] for job in itertools.product(*choices)])
         left = [number for number in jobs if sweeps.is_left(self.directory / str(number), self.retry)]
         if len(left) < len(jobs):
             print(f"{len(jobs) - len(left)} of {len(jobs)} jobs are done already", flush=True)
+
         size = self.size or len(jobs)
         for start in range(0, len(left), size):
             self.launch({number: jobs[number] for number in left[start : start + size]})
@@ -65,12 +63,14 @@ class Grid(Sweeper):
         named = [[*job, f"hydra.sweep.subdir={number}"] for number, job in jobs.items()]
         at_once = cluster.at_once(self.config.hydra.launcher.get("n_jobs"), len(jobs))
         os.environ["LEYDEN_PARALLEL"] = str(at_once)
+
         try:
             done = self.launcher.launch(named, initial_job_idx=min(jobs))
         except Exception as error:  # of joblib, whose processes all go where one is killed
             if isinstance(error, UserError) or at_once == 1:
                 raise
             done = self.launcher.launch(named, initial_job_idx=min(jobs))
+
         for number, job in zip(jobs, done, strict=False):  # SLURM's launcher returns none
             if isinstance(job._return_value, Exception):  # what the job could not say itself
                 sweeps.fail(self.directory / str(number), job._return_value)
@@ -82,7 +82,7 @@ class Optuna(Grid):
     def __init__(self, n_jobs: int, direction: str | None, params: Any = None, **study: Any):
         self.n_jobs, self.direction, self.study = n_jobs, direction, study
 
-    def carry_out(self, swept: dict[str, Override], fixed: list[str]) -> None:
+    def carry_out(self, swept: dict[str, Any], fixed: list[str]) -> None:
         """Run trials until there are enough; UserError where there is nothing to search."""
         cfg: Any = self.config
         for name, number in (("n_trials", self.study["n_trials"]), ("n_jobs", self.n_jobs)):
@@ -102,16 +102,18 @@ class Optuna(Grid):
 
 def conclude(directory: Path, allowed: int) -> None:
     """Print a sweep's table, best first, and how its jobs ended; Failed where more failed than allowed."""
-    from leyden.report import results, tables  # and pandas, which a single run does not need
+    from leyden.report import results, tables  # and pandas
 
     if not any(directory.glob("*/run.json")):
         return
+
     runs = results.read_all([directory], directory)
-    best = [replace(table, rows=table.rows.head(SHOWN)) for table in tables.tables(runs)]
-    print(tables.written(best, "text"))
+    print(tables.written([replace(table, rows=table.rows.head(SHOWN)) for table in tables.tables(runs)], "text"))
+
     where = shlex.quote(str(paths.in_words(directory)))
     print("jobs:", ", ".join(f"{n} {status}" for status, n in runs.status.value_counts().items()))
     print(f"table and picture: python src/report.py {where} --plot report.png", flush=True)
+
     failed = runs.run[~runs.status.isin([*DONE, Status.RUNNING])]
     if len(failed) > allowed:
         again = f"python src/train.py sweep={where} retry_failed=true"

@@ -6,7 +6,6 @@ import re
 import shlex
 import subprocess
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,14 +46,15 @@ class Slurm(Base):
         limit = f"export LEYDEN_REQUEUES={self.params.pop('max_num_timeout')}"
         self.params["setup"] = [limit, *(self.params.get("setup") or [])]
 
-    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[Any]:
-        """Raises UserError where jobs ask for different numbers, or SLURM refuses them."""
+    def launch(self, job_overrides: list[list[str]], initial_job_idx: int) -> list[Any]:
+        """Submit the runs; UserError where jobs ask for different numbers, or SLURM refuses them."""
         from submitit.slurm import slurm
 
         assert self.hydra_context and self.config
         hydra = self.config.hydra
         waits = self.wait or not (hydra.sweeper.get("n_trials") or hydra.sweeper.get("max_batch_size"))
         require(waits, "hydra.launcher.wait", "true, as jobs follow from others' ends", False)
+
         load = self.hydra_context.config_loader.load_sweep_config
         cfgs = [load(self.config, list(overrides)) for overrides in job_overrides]
         size, *others = [size_of(cfg.trainer) for cfg in cfgs]
@@ -73,18 +73,17 @@ class Slurm(Base):
             jobs, root = self.submit(params, job_overrides, initial_job_idx), Path(hydra.sweep.dir)
             print(f"SLURM has {len(jobs)} jobs, from {jobs[0].job_id} to {jobs[-1].job_id}", flush=True)
             if not self.wait:
-                where = shlex.quote(str(paths.in_words(root)))
-                print(f"squeue shows them, and python src/report.py {where} the table")
+                print(f"squeue shows them, and python src/report.py {shlex.quote(str(paths.in_words(root)))} the table")
                 raise SystemExit(0)
             watch({job: root / str(cfg.hydra.sweep.subdir) for job, cfg in zip(jobs, cfgs, strict=True)})
+
         return []  # each run says itself what came of it
 
-    def submit(self, params: dict[str, Any], overrides: Sequence[Sequence[str]], first: int) -> list[Any]:
+    def submit(self, params: dict[str, Any], jobs: list[list[str]], first: int) -> list[Any]:
         """The jobs; UserError, and no file of them, where sbatch refuses them."""
         from submitit.slurm import slurm
 
-        state = Singleton.get_state()
-        rows = [(list(each), "hydra.sweep.dir", i, str(i), state) for i, each in enumerate(overrides, first)]
+        rows = [(list(job), "hydra.sweep.dir", i, str(i), Singleton.get_state()) for i, job in enumerate(jobs, first)]
         try:
             executor = slurm.SlurmExecutor(self.folder)
             executor.update_parameters(**params)
@@ -94,24 +93,25 @@ class Slurm(Base):
             for path in self.folder.parent.iterdir():
                 if path.is_file() and not path.is_symlink():  # as those of earlier jobs are
                     path.unlink()
+
             lines = re.findall(r"^sbatch: (?:error: )?(?:Batch job .*?: )?(.*)", str(error), re.M)
             what = "; ".join(lines) or str(error).splitlines()[0]
             key = next(key for words, key in KEYS.items() if re.search(words, what, re.I))
-            raise UserError(f"SLURM does not take the jobs: {what}; type {key}.") from error
+            raise UserError(f"SLURM refuses the jobs: {what}; type {key}.") from error
 
 
 def size_of(trainer: Any) -> dict[str, int]:
     """What a job asks SLURM for: a task for each device."""
     require(str(trainer.devices).isdecimal(), "trainer.devices", "a number under SLURM", trainer.devices)
-    devices = int(trainer.devices)
-    gpus = devices * (trainer.accelerator != "cpu")
-    return {"nodes": trainer.num_nodes, "tasks_per_node": devices, "gpus_per_node": gpus}
+    each = int(trainer.devices)
+    return {"nodes": trainer.num_nodes, "tasks_per_node": each, "gpus_per_node": each * (trainer.accelerator != "cpu")}
 
 
 def watch(waiting: dict[Any, Path]) -> None:
     """Wait for the ends of jobs, job -> run directory; SLURM says that of a run that could not."""
     over: dict[Any, list[str]] = {}  # at the last look, as files may be late: SLURM's number and state
     command = ["squeue", "-rht", "all", "-o", "%i|%A|%T", "-j", next(iter(waiting)).job_id.partition("_")[0]]
+
     while waiting:
         time.sleep(5)
         asked = subprocess.run(command, capture_output=True, text=True)
@@ -125,6 +125,7 @@ def watch(waiting: dict[Any, Path]) -> None:
             number, state = before[job]
             folder = waiting.pop(job)
             record = Run(folder).record
+
             mine = (record.get("slurm") or {}).get("job") == number  # not another sweep's
             if not record or (mine and record["status"] == Status.RUNNING):
                 sweeps.fail(folder, UserError(f"SLURM says {state} of its job {job.job_id}; see {job.paths.stderr}"))

@@ -8,8 +8,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from leyden import UserError, said
-from leyden.run import paths
-from leyden.run.keys import direction
+from leyden.run import keys, paths
 from leyden.run.run import Run
 
 NEEDED = ("data", "task", "trainer")  # in the config of a run
@@ -21,8 +20,9 @@ def stored(directory: Path) -> DictConfig:
     try:
         tree: Any = OmegaConf.load(run.config_file)
         tree.threads = tree.get("threads") or run.record.get("threads")
-    except Exception as error:  # of YAML and of OmegaConf alike
+    except Exception as error:  # of YAML or OmegaConf
         raise UserError(f"{run.config_file} cannot be read ({said(error)}).") from error
+
     for key in ("hydra", "defaults"):  # Hydra builds what they name
         tree.pop(key, None)
     return tree
@@ -58,8 +58,9 @@ def set_resume_checkpoint(tree: DictConfig, run: Run, checkpoint: str) -> None:
 
 def unused_groups(tree: DictConfig, typed: str = "") -> list[str]:
     """The groups that neither the rest of a tree nor what is typed names."""
-    rest: Any = OmegaConf.to_container(tree, resolve=False)
+    rest: Any = OmegaConf.to_container(tree)
     unused = []
+
     for name in ("scheduler", "optimizer", "model"):  # the first may name the next
         others = {key: node for key, node in rest.items() if key != name}
         if name in rest and not re.search(rf"\$\{{[^'\"]*\b{name}\b", f"{others}{typed}"):
@@ -93,7 +94,7 @@ def label(run_dir: str | None) -> str | None:
 
 def mode(metric: str, monitor: str = "", mode_of_monitor: str | None = None) -> str | None:
     """`min` or `max`: the monitor's where the metric is that one, else as its name says; None: unknown."""
-    return mode_of_monitor if metric == monitor else direction(metric)
+    return mode_of_monitor if metric == monitor else keys.direction(metric)
 
 
 OmegaConf.register_new_resolver("direction", mode, replace=True)

@@ -17,8 +17,7 @@ HARMLESS = (
 # What only says which run it is, where it is kept, how it was started.
 LABEL = (
     "name", "tags", "note", "run_dir", "log_dir", "data_dir", "resume", "rerun", "sweep", "retry_failed",
-    "max_failures", "stop_on_failure", "trusted", "own", "exact", "facts", "objective", "logger", "profiler",
-    "test",
+    "max_failures", "stop_on_failure", "trusted", "own", "exact", "facts", "objective", "logger", "profiler", "test",
 )  # fmt: skip
 ROLES = {"growth": GROWTH, "place": PLACE, "path": PATHS, "harmless": HARMLESS, "label": LABEL}
 ROLE_OF = {key: name for name, keys in ROLES.items() for key in keys}
@@ -26,8 +25,7 @@ RESUMABLE = ("growth", "path", "harmless", "label")  # may be changed while a ru
 
 LOSSES = {"loss", "error"}  # words that outweigh others: dice_loss is a loss
 SMALL = LOSSES | {  # words of metrics of which less is better
-    "mse", "mae", "rmse", "msle", "mape", "nll", "bce", "kl", "perplexity", "huber", "fid", "wer", "cer", "ece",
-    "brier",
+    "mse", "mae", "rmse", "msle", "mape", "nll", "bce", "kl", "perplexity", "huber", "fid", "wer", "cer", "ece", "brier"
 }  # fmt: skip
 LARGE = {  # and more
     "accuracy", "acc", "auc", "auroc", "f1", "r2", "precision", "recall", "sensitivity", "specificity",

@@ -17,8 +17,7 @@ from lightning.pytorch.loggers import MLFlowLogger, TensorBoardLogger, WandbLogg
 from omegaconf import DictConfig, OmegaConf
 
 from leyden import UserError, said
-from leyden.run import paths
-from leyden.run.keys import role
+from leyden.run import keys, paths
 from leyden.run.run import Run
 
 # Seconds that a run waits for a server, and how often it asks again
@@ -28,10 +27,11 @@ log = logging.getLogger(__name__)
 
 
 def begin(trainer: Trainer, cfg: DictConfig, resumed: bool) -> None:
-    """Tell each logger the config, TensorBoard only once; UserError if one cannot start: no login, no network."""
+    """Tell each logger the config, TensorBoard only once; UserError if one cannot start."""
     os.environ.update(PATIENCE | os.environ)
     threading.excepthook = show
     run, text = Run(cfg.run_dir), OmegaConf.to_yaml(cfg)
+
     for logger in trainer.loggers if trainer.is_global_zero else ():
         try:
             if isinstance(logger, MLFlowLogger):
@@ -45,6 +45,7 @@ def begin(trainer: Trainer, cfg: DictConfig, resumed: bool) -> None:
                     logger.experiment.add_text(name, f"```\n{content}\n```", 0)
         except Exception as error:  # of any package
             raise UserError(f"{type(logger).__name__} cannot start: {said(error)[:200]}; see conf/logger.") from error
+
         guard(logger, run)
 
 
@@ -55,12 +56,12 @@ def guard(logger: Any, run: Run) -> None:
     """
     rest, kind = 0.0, type(logger).__name__
 
-    def call(method: Any, *arguments: Any, **keywords: Any) -> Any:
+    def call(method: Any, *args: Any, **kwargs: Any) -> Any:
         nonlocal rest
         if (start := time.monotonic()) < rest:
             return None
         try:
-            return method(*arguments, **keywords)
+            return method(*args, **kwargs)
         except Exception as error:  # of any package
             first, rest = not rest, start + 10 * (time.monotonic() - start)
             if first:
@@ -90,6 +91,7 @@ def conclude(trainer: Trainer, cfg: DictConfig, results: dict[str, Any]) -> None
             logger.log_metrics(values, best.get("step"))
             logger.log_hyperparams({"best_checkpoint": str(run.directory / best.get("checkpoint", ""))})
         logger.finalize("success")
+
     log.info(in_lines(results, run.directory))
 
 
@@ -105,10 +107,11 @@ def columns(cfg: DictConfig, record: dict[str, Any]) -> dict[str, Any]:
     """What tells runs apart: model, data, seed, and what a sweep varies, or else what was typed."""
     found = {name: cfg[name]._target_.rpartition(".")[2].lower() for name in ("model", "data") if name in cfg}
     found["seed"] = cfg.seed
+
     typed, command = record.get("overrides", []), shlex.split(record.get("command") or "")
     for override in [each for each in typed if each not in command] or typed:  # a sweep's command has the ranges
         key, _, text = override.lstrip("+").partition("=")
-        if role(key) != "label" and not key.startswith("~"):
+        if keys.role(key) != "label" and not key.startswith("~"):
             value = OmegaConf.select(cfg, key)
             found[key] = value if isinstance(value, int | float | str) else text
     return found
@@ -121,7 +124,7 @@ def parameters(cfg: DictConfig, record: dict[str, Any]) -> dict[str, Any]:
     with initialize_config_dir(str(paths.CONF), version_base="1.3"):
         trees: Any = [OmegaConf.to_container(tree) for tree in (cfg, compose("train"))]
     mine, usual = (json_normalize(tree).iloc[0].to_dict() for tree in trees)
-    apart = [key for key in mine if mine[key] != usual.get(key, ...) and role(key) != "label"]
+    apart = [key for key in mine if mine[key] != usual.get(key, ...) and keys.role(key) != "label"]
     return columns(cfg, record) | {key: OmegaConf.select(cfg, key) for key in apart}
 
 
@@ -139,6 +142,7 @@ def in_lines(results: dict[str, Any], directory: Path) -> str:
     numbers = {name: value for name, value in test.items() if isinstance(value, int | float) and name != "samples"}
     by_class = [name for name in numbers if re.match("[^/]+/[^/]+/(?!dataloader_idx_)", name)]
     lines += [f"{name} {value:.4f}" for name, value in numbers.items() if name not in by_class]
+
     if by_class:
         lowest = sorted(by_class, key=lambda name: numbers[name])[:10]
         shown = ", ".join(f"{name.split('/', 2)[2]} {numbers[name]:.3f}" for name in lowest)
@@ -146,6 +150,7 @@ def in_lines(results: dict[str, Any], directory: Path) -> str:
     if test:
         count = f" on {test['samples']} samples" if test["samples"] else ""
         lines.append(f"tested {test['checkpoint'] or 'the last weights'}{count}")
+
     lines += [f"profile: {file.name}" for file in sorted(directory.glob("fit-profile*.txt"))]
     lines.append(f"run {path}")
     if (directory / "tensorboard").exists():

@@ -27,11 +27,12 @@ def logs_folder(typed: str | None = None) -> Path:
     """The folder of all runs: as typed, or as conf/ says."""
     if typed is not None:
         return in_project(typed)
+
     local = CONF / "local" / f"{os.environ.get('LEYDEN_LOCAL', 'default')}.yaml"
     files = [file for file in (CONF / "train.yaml", local) if file.is_file()]
     try:
         return in_project(OmegaConf.merge(*map(OmegaConf.load, files)).log_dir)
-    except Exception as error:  # of YAML and of OmegaConf alike
+    except Exception as error:  # of YAML or OmegaConf
         raise UserError("log_dir of conf/ cannot be read; type log_dir=<folder>.") from error
 
 
@@ -58,10 +59,11 @@ def find(asked: str, logs: Path, unfinished: bool = False, sweep: Path | None = 
     """A run by its path, a checkpoint in it, its name, or `latest`."""
     if asked == "latest":
         return latest(logs, unfinished, sweep)
+
     for run in map(of, (Path(asked).expanduser(), in_project(asked), logs / "train" / asked)):
-        if run.config_file.is_file() or run.record:  # one that has just begun has no config yet
+        if run.config_file.is_file() or run.record:  # a new one has no config yet
             return Run(run.directory.resolve())
-    raise UserError(f"{asked} is no run directory, nor a checkpoint in one, nor a run in {logs / 'train'}; try latest.")
+    raise UserError(f"{asked} is no run directory or checkpoint, nor a run in {logs / 'train'}; try latest.")
 
 
 def latest(logs: Path, unfinished: bool, sweep: Path | None) -> Run:
@@ -74,6 +76,7 @@ def latest(logs: Path, unfinished: bool, sweep: Path | None) -> Run:
     for run in sorted(map(Run, (*logs.glob("train/*/"), *jobs)), key=lambda run: run.started, reverse=True):
         if (run.status not in closed and run.config_file.is_file()) if unfinished else run.begun:
             return run
+
     kind = "unfinished run" if unfinished else "run with a checkpoint"
     raise UserError(f"There is no {kind} in {logs}; python src/train.py makes one.")
 

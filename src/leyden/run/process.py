@@ -3,7 +3,6 @@
 import atexit
 import ctypes
 import gc
-import itertools
 import logging
 import multiprocessing
 import os
@@ -23,8 +22,7 @@ from torch.backends import cudnn
 
 from leyden import require
 from leyden.data.datamodule import cores
-from leyden.resume import compiled
-from leyden.resume.stopping import SIGNALS
+from leyden.resume import compiled, stopping
 
 NOISE = (  # in warnings
     "AMP with fp16 is not supported on CPU",  # build.trainer says it
@@ -36,7 +34,6 @@ NOISE = (  # in warnings
     "nn.Module. and is already saved",
     "WeightAveraging callback with a model that overrides the configure_model",
 )
-JOBS = itertools.count()  # of this process
 FLAGS = ("num_threads", "default_dtype", "float32_matmul_precision", "deterministic_debug_mode")  # of torch
 LOGGERS = ("lightning.pytorch", "lightning.fabric", "lightning")
 
@@ -44,10 +41,11 @@ LOGGERS = ("lightning.pytorch", "lightning.fabric", "lightning")
 @contextmanager
 def restored() -> Iterator[None]:
     """Leave the process as a job found it, however it ends; what an earlier one has left is freed first."""
-    if next(JOBS):
+    if gc.get_freeze_count():
         gc.collect()
     else:
         gc.freeze()  # what is imported stays; to look at it again takes 0.4 s a job
+
     torch.cuda.empty_cache()
     switches = [(cudnn, "enabled"), (cudnn, "benchmark"), (cudnn, "deterministic"), (inductor, "deterministic")]
     with ExitStack() as after, compiled.by_the_run_alone(), warnings.catch_warnings():
@@ -63,8 +61,9 @@ def restored() -> Iterator[None]:
         after.callback(logging.captureWarnings, False)
         after.callback(os.environ.update, dict(os.environ))
         after.callback(os.environ.clear)
+
         if threading.current_thread() is threading.main_thread():  # others may not
-            for number in SIGNALS:
+            for number in stopping.SIGNALS:
                 after.callback(signal.signal, number, signal.getsignal(number) or signal.SIG_DFL)
         yield
 
@@ -75,16 +74,18 @@ def set_global_torch_flags(cfg: DictConfig) -> None:
     require(type(seed) is int and 0 <= seed < 2**32, "seed", "a whole number from 0 to 4294967295", seed)
     good = threads is None or (type(threads) is int and threads > 0)
     require(good, "threads", "null or a whole number from 1 up", threads)
-    known = ("highest", "high", "medium")
-    require(precision in known, "matmul_precision", f"one of {', '.join(known)}", precision)
+    require(precision in ("highest", "high", "medium"), "matmul_precision", "one of highest, high, medium", precision)
+
     for logger in map(logging.getLogger, LOGGERS):
         logger.handlers.clear()
         logger.setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", f".*({'|'.join(NOISE)})")
     disable_possible_user_warnings()  # guesses of Lightning
+
     if not torch.cuda.is_available():  # else each step tries to load NVML, 200 us
         os.environ.pop("PYTORCH_NVML_BASED_CUDA_CHECK", None)
     set_malloc_thresholds()
+
     asked = os.environ.get("OMP_NUM_THREADS", "")
     torch.set_num_threads(threads or (int(asked) if asked.isdecimal() else 0) or cores())
     torch.set_float32_matmul_precision(precision)

@@ -19,8 +19,7 @@ import torch
 import yaml
 from lightning import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import DictConfig, OmegaConf, errors
 
 from leyden import UserError, said
 from leyden.data.datamodule import DataModule
@@ -71,6 +70,7 @@ class LiveRun(Run):
             for name in unused:
                 del cfg[name]
             log.info("The task does not use the config's %s.", " and ".join(unused))
+
         if not is_first_rank():
             return
         self.open()
@@ -78,13 +78,12 @@ class LiveRun(Run):
         tree.update({key: None for key in ("run_dir", "resume", "rerun") if key in tree})  # of this start only
         OmegaConf.save(tree, self.config_file)
         if patch := changes():
-            (self.directory / "changes.patch").write_text(patch, encoding="utf-8")
-        found: dict[str, Any] = {"threads": torch.get_num_threads(), "world_size": trainer.world_size}
-        found |= {"parameters": count(task), "precision": trainer.precision}
+            (self.directory / "changes.patch").write_text(patch, "utf-8")
+
+        found = {"data_fingerprint": getattr(datamodule, "fingerprint", None), "threads": torch.get_num_threads()}
+        found |= {"world_size": trainer.world_size, "parameters": count(task), "precision": trainer.precision}
         found |= {"device": str(trainer.strategy.root_device), "kernels": dict(kernels.found)}
-        fingerprint = getattr(datamodule, "fingerprint", None)
-        notes = datamodule.notes if isinstance(datamodule, DataModule) else {}
-        self.update(data_fingerprint=fingerprint, **found, **notes)
+        self.update(**found | (datamodule.notes if isinstance(datamodule, DataModule) else {}))
 
 
 @contextmanager
@@ -100,9 +99,11 @@ def recording(cfg: DictConfig, table: bool = False) -> Iterator[LiveRun]:
     root.setLevel(logging.INFO)
     logging.captureWarnings(True)
     logging.raiseExceptions = False  # a closed pipe ends the output, not the run
+
     run = LiveRun(cfg)
     if not cfg.get("resume"):
         run.open()
+
     try:
         yield run
         run.end(Status.PRUNED if run.pruned else Status.FINISHED, run.pruned)
@@ -118,7 +119,7 @@ def recording(cfg: DictConfig, table: bool = False) -> Iterator[LiveRun]:
     except BaseException as error:
         run.end(Status.FAILED, f"{type(error).__name__}: {error}")
         logging.getLogger("leyden.file").error("failed", exc_info=True)
-        if isinstance(error, MisconfigurationException | OmegaConfBaseException):  # a user's mistake
+        if isinstance(error, MisconfigurationException | errors.OmegaConfBaseException):
             raise UserError(f"{said(error)}.") from error
         raise
     finally:
@@ -132,24 +133,28 @@ def is_first_rank() -> bool:
 
 
 def check_same(cfg: DictConfig, datamodule: DataModule, before: Run, split: str | None) -> None:
-    """Raises UserError where a split (None: any) that we cut may hold what the run before was trained on.
+    """UserError where a split (None: any) that we cut may hold what the run before was trained on.
 
     With exact=false it is only said; other classes are never taken.
     """
     then: Any = OmegaConf.to_container(cfg.facts or OmegaConf.create(), resolve=True)
     if then and coding(datamodule.facts) != coding(then):
-        raise UserError("The classes or columns of the data are not those that the run was trained on; bring it back.")
+        raise UserError("The data has other classes or columns than the run was trained on; bring it back.")
+
     seen, notes = before.record, datamodule.notes
     same, cut = seen["data_fingerprint"] == datamodule.fingerprint, {*seen.get("cut_splits", ()), *notes["cut_splits"]}
     if same or not (cfg.get("resume") or (cut and split in {None, *cut})):
         return
+
     data, old = (OmegaConf.to_container(tree.data) for tree in (cfg, configs.stored(before.directory)))
     if cfg.get("rerun") and data != old:  # as its user says
         return
+
     sizes = f"samples now: {notes.get('split_sizes')}; then: {seen.get('split_sizes')}"
-    changed = f"The data is not what the run was trained on, and its splits would not be the same ({sizes})"
+    changed = f"The data is not what the run was trained on, and would be split otherwise ({sizes})"
     if cfg.exact:
-        raise UserError(f"{changed}; bring it back, or type exact=false to go on all the same.")
+        raise UserError(f"{changed}; bring it back, or type exact=false to go on.")
+
     log.warning("%s; going on, as exact=false says.", changed)
     if cfg.get("run") and cfg.run_dir and is_first_rank():
         Run(cfg.run_dir).update(exact=False, not_exact=changed)
@@ -164,7 +169,7 @@ def coding(facts: dict[str, Any]) -> tuple[list[str], list[Any]]:
 def origin(cfg: DictConfig) -> dict[str, Any]:
     """What was asked for, when and where; of a job of a sweep, its own overrides."""
     file = Path(cfg.run_dir) / ".hydra" / "overrides.yaml"
-    typed = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else []
+    typed = yaml.safe_load(file.read_bytes()) if file.is_file() else []
     asked: Any = OmegaConf.to_container(OmegaConf.masked_copy(cfg, ["seed", "tags", "note", "rerun", "init_from"]))
     return {"overrides": typed, "started": now(), "resumes": []} | asked | environment()
 
@@ -185,9 +190,9 @@ def changes() -> str:
     return "".join([git("diff", "HEAD"), *(git("diff", "--no-index", "--", os.devnull, x) for x in untracked if x)])
 
 
-def git(*arguments: str) -> str:
+def git(*args: str) -> str:
     """What git prints in the project; nothing where there is no git or no repository."""
-    line = ["git", "-C", str(PROJECT), *arguments]
+    line = ["git", "-C", str(PROJECT), *args]
     return subprocess.run(line, capture_output=True, text=True, errors="replace").stdout if shutil.which("git") else ""
 
 

@@ -5,20 +5,17 @@ import signal
 import socket
 import subprocess
 import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from filelock import Timeout
+from filelock import AcquireReturnProxy, Timeout
 
 from leyden import UserError
 from leyden.files import lock, read_json, write_json
 
-HEARTBEAT_S = 30  # between the signs of life of a run
+HEARTBEAT_S = 30  # between signs of life
 STALE_S = 4 * HEARTBEAT_S  # after which a run on another machine is given up
 WRITING = threading.Lock()  # of run.json
 
@@ -61,7 +58,6 @@ class Run:
 
     @property
     def objective(self) -> float | None:
-        """The best value of it."""
         return (self.metrics.get("best") or {}).get("objective")
 
     @property
@@ -101,24 +97,21 @@ class Run:
         for path in map(self.checkpoints.joinpath, names):
             if path.is_file():
                 return path
+
         raise UserError(f"The run {self.directory} has no checkpoint {' or '.join(names)}.")
 
-    @contextmanager
-    def claim(self) -> Iterator[None]:
-        """Hold the directory, however the process ends; Busy if another one runs it."""
+    def claim(self) -> AcquireReturnProxy:
+        """For `with`: hold the directory, however the process ends; Busy if another one runs it."""
         self.check_free()
         try:
-            held = lock(self.directory / ".lock", seconds=0).acquire()
+            return lock(self.directory / ".lock", seconds=0).acquire()
         except Timeout as error:
-            raise Busy(f"{self.directory} is being run by another process; wait for its end.") from error
-        with held:
-            yield
+            raise Busy(f"{self.directory} is being run by another process; wait for it.") from error
 
     def check_free(self) -> None:
         """Busy where another process runs it; its other files may not be there yet."""
-        if alive(record := self.record):
-            who = f"process {record.get('pid')} on {record.get('host')}"
-            raise Busy(f"{self.directory} is being run by another process ({who}); wait for its end.")
+        if alive(job := self.record):
+            raise Busy(f"{self.directory} is being run by process {job.get('pid')} on {job.get('host')}; wait for it.")
 
 
 def status_of(record: dict[str, Any]) -> Status:
@@ -136,7 +129,8 @@ def alive(record: dict[str, Any]) -> bool:
         return False
     if record.get("host") == socket.gethostname() and (born := record.get("pid_born")):
         return born == process_start_time(record.get("pid"))
-    return not started_again(record) and time.time() - instant(record.get("heartbeat")) < STALE_S
+
+    return not started_again(record) and instant(now()) - instant(record.get("heartbeat")) < STALE_S
 
 
 def slurm_job() -> dict[str, Any] | None:
@@ -156,6 +150,7 @@ def slurm_requeue() -> bool:
     job, array = slurm_job(), os.environ.get("SLURM_ARRAY_JOB_ID")
     if job is None or job["restarts"] >= int(os.environ.get("LEYDEN_REQUEUES", 1000)):
         return False
+
     name = f"{array}_{os.environ['SLURM_ARRAY_TASK_ID']}" if array else job["job"]  # else of all its tasks
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # which SLURM sends at once
     try:

@@ -17,16 +17,17 @@ def optuna() -> Any:
         import optuna
     except ModuleNotFoundError as error:
         raise UserError("search=optuna needs Optuna: type pip install -e '.[search]'.") from error
+
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
     return optuna
 
 
-def build(node: Any, **keywords: Any) -> Any:
+def build(node: Any, **kwargs: Any) -> Any:
     """A sampler or pruner from its node; UserError if it cannot be built."""
     require(isinstance(node, dict) and "_target_" in node, "a sampler or pruner", "a node with a _target_", node)
     try:
-        return instantiate(node, **keywords, _convert_="all")
+        return instantiate(node, **kwargs, _convert_="all")
     except Exception as error:  # of Hydra, of Optuna
         raise UserError(f"{node['_target_']} cannot be built: {said(error.__cause__ or error)}.") from error
 
@@ -38,9 +39,9 @@ def store(directory: Path, url: str | None) -> Any:
         if url:
             return storages.RDBStorage(url)
         return storages.JournalStorage(storages.journal.JournalFileBackend(str(journal)))
-    except Exception as error:  # of JSON, of SQLAlchemy, of each driver
+    except Exception as error:  # of any driver
         what = f"{'hydra.sweeper.storage' if url else journal} cannot be used: {said(error)}"
-        raise UserError(f"{what}; name another storage, or start a new search.") from error
+        raise UserError(f"{what}; name another, or start a new search.") from error
 
 
 def judge(directory: Path, checked: Callable[[Any], Any]) -> Callable[[float, int], bool] | None:
@@ -48,6 +49,7 @@ def judge(directory: Path, checked: Callable[[Any], Any]) -> Callable[[float, in
     noted = read_json(directory.parent / "study.json")
     if not noted or not directory.name.isdecimal():
         return None
+
     number, storage = int(directory.name), store(directory.parent, noted["storage"])
     study = optuna().load_study(study_name=noted["name"], storage=storage, pruner=build(checked(noted["pruner"])))
     study_id = storage.get_study_id_from_name(noted["name"])

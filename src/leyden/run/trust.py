@@ -11,8 +11,7 @@ from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
 from leyden import UserError, said
-from leyden.run import configs
-from leyden.run.configs import literal
+from leyden.run.configs import literal, source
 
 logging.getLogger("hydra.utils").setLevel(logging.CRITICAL)  # our sentence says it
 LIBRARIES = ("leyden", "torch", "torchvision", "lightning", "torchmetrics", "optuna")
@@ -29,20 +28,22 @@ KINDS = {  # names of bases, of which a class of the libraries must have one
 
 def checked(cfg: DictConfig, node: Any) -> Any:
     """A node of the config in plain containers, resolved once; UserError where it names what may not be built."""
-    tree: Any = OmegaConf.to_container(cfg, resolve=False)
+    tree: Any = OmegaConf.to_container(cfg)
     tree.pop("facts", None)  # what the data says
     known = {str(part.get("_target_")) for part in parts(tree)}
-    own, new = [*(cfg.get("own") or ()), *(cfg.get("trusted") or ())], not configs.source(cfg)
+    own, new = [*(cfg.get("own") or ()), *(cfg.get("trusted") or ())], not source(cfg)
     plain = OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
     kept = set()  # what is handed DictConfigs
+
     for part in parts(plain):
         if part.get("_recursive_") is False and "${" in str(part):  # it would be resolved once more
             raise UserError(f"A part with _recursive_: false must hold no text with '${{'; got `{part}`.")
         target = str(part.get("_target_", "???"))
         if "${" in target or (target not in {*known, "???"} and OmegaConf.is_config(node)):
-            raise UserError(f"_target_ must be the name itself of a class or function; got `{target}`, from elsewhere.")
+            raise UserError(f"_target_ must be the name itself of a class or function; got `{target}`.")
         if target != "???" and check(target, own + [target.split(".")[0]] * new, new):  # conf/: of any package
             kept.add(target)
+
     found = escaped(plain, kept)
     return {"_convert_": "all"} | found if isinstance(found, dict) else found
 
@@ -56,6 +57,7 @@ def escaped(node: Any, kept: set[str], boxed: bool = False) -> Any:
         return [escaped(part, kept, boxed) for part in node]
     if not isinstance(node, dict):
         return literal(literal(literal(node) if boxed else node))
+
     if target := node.get("_target_"):
         node = {"_convert_": "none" if target in kept else "all"} | node
         if node.get("_recursive_") is False:
@@ -81,25 +83,27 @@ def check(target: str, own: list[str], new: bool) -> bool:
     if not inside(target, (*LIBRARIES, *own)):
         advice = f"if it is yours, type 'trusted=[{target.split('.')[0]}]'"
         raise UserError(f"The stored config wants {target}, which is not trusted; {advice}.")
+
     try:
         found = get_object(target)
-    except Exception as error:  # whatever the import raises: the target is not there
+    except Exception as error:  # whatever its import raises
         if new:
             return False  # Hydra says it, with the key
         raise UserError(f"The stored config wants {target}, which is missing ({said(error)}).") from error
+
     method = isinstance(found, MethodType) and isinstance(found.__self__, type)
     code = found.__func__ if method else found
     home, name = str(getattr(code, "__module__", "")), str(getattr(code, "__qualname__", ""))
-    if inside(home, LIBRARIES):
+    if library := inside(home, LIBRARIES):
         allowed = shipped(found, home, target)
     else:
         function = isinstance(found, FunctionType) and "." not in name
         allowed = inside(home, own) and home != "builtins" and (method or function or isinstance(found, type))
     if not (allowed and defined(code, home, name)):
-        must = "name a class of a library that a run is made of, or what a package of yours defines"
-        raise UserError(f"The config must {must}; got {target}; write a function there that calls it.")
+        raise UserError(f"{target} must be a part of a run or of your package; write a function there that calls it.")
+
     bases = [str(base.__module__) for base in getattr(found, "__mro__", ())]
-    return not inside(home, LIBRARIES) and not any(inside(base, ("leyden",)) for base in bases)
+    return not library and not any(inside(base, ("leyden",)) for base in bases)
 
 
 def defined(code: Any, home: str, name: str) -> bool:
@@ -116,6 +120,7 @@ def shipped(found: Any, home: str, target: str) -> bool:
         return True
     if any(word.startswith("_") for word in target.split(".")) or inside(home, CLOSED):
         return False
+
     if isinstance(found, type):
         return not KINDS.isdisjoint(base.__name__ for base in found.__mro__)
     return found in map(torchvision.models.get_model_builder, torchvision.models.list_models())

@@ -32,10 +32,12 @@ def space(override: Override, usual: Any) -> Any:
     kinds, interval = optuna().distributions, override.is_interval_sweep()
     if not interval and (not override.is_range_sweep() or value.shuffle):
         return kinds.CategoricalDistribution(values_of(override))
+
     numbers = [value.start, value.end] if interval else list(map(float, values_of(override)))
     low, high, log = numbers[0], numbers[-1], "log" in value.tags
     step = None if interval or log else value.step
     whole = all(float(number).is_integer() for number in (low, high, step or 1))
+
     try:
         if whole and (isinstance(value.start, int) or isinstance(usual, int)):
             return kinds.IntDistribution(int(low), int(high), log, int(step or 1))
@@ -47,13 +49,13 @@ def space(override: Override, usual: Any) -> Any:
 class Search:
     """Proposes values, and tells the study what came of them, in any number of processes.
 
-    A trial has the number of its job; one that was stopped or lost is proposed again. Each has a seed of its own, so
-    that a search that was stopped goes on as one that was not.
+    A trial has the number of its job; one that was stopped or lost is proposed again. Each has its own seed:
+    a search that was stopped goes on as one that was not.
     """
 
     def __init__(self, directory: Path, spaces: dict[str, Any], direction: str, retry: bool = False, **settings: Any):
         self.directory, self.spaces, self.retry, self.settings = directory, spaces, retry, settings
-        self.tried, journal = set[int](), directory / "study.log"  # jobs that this process has started
+        self.tried, journal = set[int](), directory / "study.log"  # by this process
         self.sweep = str(read_json(directory / "sweep.json").get("id") or directory.name)  # a moved one keeps its name
         name, url, pruner = settings["study_name"] or self.sweep, settings["storage"], settings["pruner"]
 
@@ -64,7 +66,7 @@ class Search:
         self.lock = lock(Path(tempfile.gettempdir(), shared) if url else directory / ".lock")
         with self.lock:  # one makes the tables
             content = journal.read_bytes() if journal.is_file() else b""
-            if content and not content.endswith(b"\n"):  # a process was killed, or the disk was full
+            if content and not content.endswith(b"\n"):  # by a killed process or a full disk
                 os.truncate(journal, content.rfind(b"\n") + 1)
             words = {"study_name": name, "direction": direction, "load_if_exists": True}
             self.study = optuna().create_study(storage=store(directory, url), **words)
@@ -89,6 +91,7 @@ class Search:
             left = [trial for trial in self.trials("RUNNING", *["FAIL"] * self.retry) if "sweep" in trial.user_attrs]
             left = [trial.number for trial in left if self.job(trial).status not in (Status.RUNNING, *DONE)]
             numbers = [number for number in left if number not in self.tried][:at_once]
+
             started = sum("sweep" in trial.user_attrs for trial in self.trials())  # whose process was not killed first
             new = min(at_once - len(numbers), self.settings["n_trials"] - started)
             numbers += [self.ask() for _ in range(new)]

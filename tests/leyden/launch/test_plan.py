@@ -18,7 +18,7 @@ def test_a_run_that_is_alive_is_said_to_be_so_before_its_config_is_there(tmp_pat
     run.directory.mkdir(parents=True)
     process = {"host": socket.gethostname(), "pid": os.getpid(), "pid_born": process_start_time(os.getpid())}
     run.update(status=Status.RUNNING, **process)
-    with pytest.raises(Busy, match=rf"is being run by another process \(process {os.getpid()} on"):
+    with pytest.raises(Busy, match=rf"is being run by process {os.getpid()} on"):
         plan([*typed, f"log_dir='{tmp_path}'"], "train")
     assert [file.name for file in run.directory.iterdir()] == ["run.json"]
 

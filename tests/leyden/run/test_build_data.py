@@ -166,7 +166,7 @@ def renamed(kind, where):
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        ("table", "classes or columns of the data are not those"),
+        ("table", "The data has other classes or columns"),
         pytest.param("image_folder", "has the classes c that train does not have", marks=pytest.mark.slow),
     ],
 )

@@ -21,15 +21,15 @@ pytestmark = pytest.mark.skipif(
     'name = "leyden"' not in (ROOT / "pyproject.toml").read_text(), reason="a copy of the template"
 )
 
-# At most; of src/**/*.py where nothing else is said. The aim is 9,000 lines, 420,000 bytes, 71 %; a change lowers them.
+# At most; of src/**/*.py where nothing else is said. A change lowers them.
 CEILINGS = {
-    "lines": 9_874,
-    "bytes": 484_636,
-    "files": 88,
+    "lines": 9_000,
+    "bytes": 420_000,
+    "files": 85,
     "files in one folder": 10,
     "lines in one file": 250,
     "lines in one function": 50,
-    "lines that hold code, in percent of all": 72.4,
+    "lines that hold code, in percent of all": 71.2,
     "uses of `fmt: skip` and `noqa`": 8,
     "lines of conf": 738,
     "lines of Makefile and pyproject.toml": 132,

@@ -41,7 +41,6 @@ def plan(argv: list[str], config: str) -> Start:
     typed = {name_of(key): value_of(key) for key in line.keys}
     logs, longer = paths.logs_folder(typed.get("log_dir")), not typed.keys().isdisjoint(keys.GROWTH)
     asked = {name: value for name, value in line.take(*names).items() if value not in ("", "null")}
-
     if config == "train" and len(asked) > 1:
         raise UserError(f"{' and '.join(asked)} exclude each other; type one of them.")
 
@@ -64,7 +63,6 @@ def plan(argv: list[str], config: str) -> Start:
         raise UserError("torchrun and srun start one run; type python, or -m hydra/launcher=slurm.")
     if {"--cfg", "--info", "--hydra-help", "--version", "--shell-completion"} & line.flags.keys():  # nothing runs
         return Start("show", found)
-
     tree, folder = found.tree, paths.in_project(found.tree.log_dir)
     if config in ("predict", "export") and (ranks.outside() or ranks.count(tree.trainer) > 1):
         raise UserError(f"{config}.py runs in one process, without torchrun; type trainer.devices=1.")
@@ -74,7 +72,6 @@ def plan(argv: list[str], config: str) -> Start:
         return Start("multirun", found, sweep or paths.create(folder / "sweep"), sweep is None)
     if run and purpose == "resume":
         return going_on(run, found, asked["resume"], longer)
-
     name = str(tree.name) if config == "train" and tree.name is not None else ""
     require(bool(re.fullmatch(NAME, name)), "name", "letters, digits, . + - _ or @, and not latest", name)
     before = folder / config / name if name else cluster.requeued(folder / config)
@@ -123,8 +120,6 @@ def evaluate(tree: DictConfig, composed: DictConfig) -> None:
     tree.update(callbacks={}, profiler=None, logger={})
     tree.update(dict(composed.items_ex(resolve=False)))
     tree.trainer.update(kept)
-    if OmegaConf.select(tree, "model.weights"):  # the checkpoint has them
-        tree.model.weights = None
 
 
 def take_over(tree: DictConfig, composed: DictConfig, group: str) -> None:

@@ -119,14 +119,15 @@ def start(script: str, cfg: DictConfig, run_dir: Path, processes: int) -> Any:
             for number in range(processes):
                 ranks.append(Rank(number, script, words, run_dir))
                 ranks[-1].pipe.send(cfg)
-            return outcome(ranks, wait(ranks, received, cfg.get("timeout", 600)), received)
+            return outcome(ranks, wait(ranks, received, cfg.get("timeout") or 600), received)
     finally:
         for rank in ranks:
             rank.kill()
             rank.wait()
             rank.pipe.close()
+        refused = any("mistake" in rank.left for rank in ranks)
         for rank in ranks[1:]:
-            if not rank.log.read_bytes().strip():
+            if refused or not rank.log.read_bytes().strip():
                 rank.log.unlink()
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -157,7 +158,6 @@ def wait(ranks: list[Rank], received: list[int], lag: float) -> Rank | None:
         insisted = len(received) > 1 and received[0] in (signal.SIGTERM, signal.SIGINT)
         for rank in running if time.monotonic() > deadline or insisted else []:
             rank.kill()
-
     return culprit
 
 
@@ -169,7 +169,6 @@ def outcome(ranks: list[Rank], culprit: Rank | None, received: list[int]) -> Any
         raise SystemExit(128 + received[0])
     if not culprit:
         return ranks[0].left["value"]
-
     if "error" in culprit.left:  # the first to leave need not be the first that failed
         culprit = min(ranks, key=lambda rank: rank.left.get("time", float("inf")))
     how = f"left with status {culprit.returncode} before the end"
@@ -196,7 +195,6 @@ def enter(function: Function) -> NoReturn:
         os.kill(0, signal.SIGKILL)  # 0: this rank's workers, too
 
     threading.Thread(target=watch, daemon=True).start()
-
     if not OmegaConf.is_list(cfg.trainer.devices):  # which says which GPUs
         cfg.trainer.devices = int(os.environ["WORLD_SIZE"])
     listen()

@@ -157,7 +157,7 @@ def test_values(trained, typed, tmp_path):
         (["input={pictures}", "output={tmp}/t.csv"], "overwrite=true"),
         (["input={pictures}", "output={tmp}/t.csv/o.csv"], "cannot be written"),
         (["input={pictures}", "output={tmp}/o.xlsx"], r"\.csv or \.jsonl"),
-        (["input={pictures}", "model.channels=[4]", "output={tmp}/o.csv"], "fit this model"),
+        (["input={pictures}", "model.channels=[4]", "output={tmp}/o.csv"], "of another shape"),
         (["input={pictures}", "split=test"], "`input` must be given, or else `split`, not both"),
         (["split=all"], "`split` must be one of train, val, test of a datamodule of leyden; got `all`"),
         (["split=predict"], "must be one of train, val, test of a datamodule"),

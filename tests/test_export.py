@@ -162,7 +162,7 @@ class Stubborn(graph.Graph):
         (["trainer=ddp"], "type trainer.devices=1"),
         (["output={tmp}/a.bin"], r"`output` must be a file that ends in \.onnx"),
         (["output={tmp}/file/a.onnx"], "cannot be written"),
-        (["model.channels=[4]", "output={tmp}/a.onnx"], "fit this model"),
+        (["model.channels=[4]", "output={tmp}/a.onnx"], "of another shape"),
         (["frmat=pt2"], "did you mean format"),
         (["precision=fp16"], "precision"),
     ],

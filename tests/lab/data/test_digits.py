@@ -1,6 +1,7 @@
 import subprocess
 import sys
 
+import pytest
 import torch
 
 from lab.data.digits import Digits
@@ -24,5 +25,6 @@ def test_the_bundled_files_are_those_that_scikit_learn_reads():
     assert torch.equal(y, torch.tensor(source.target))
 
 
+@pytest.mark.slow
 def test_nothing_heavy_is_imported_for_them():
     assert subprocess.run([sys.executable, "-c", READ], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -196,7 +196,8 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", ["pictures", *(pytest.param(n, marks=pytest.mark.slow) for n in [*CASES][1:])])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
 def test_every_command_takes_such_a_run(save, trained, typed, tmp_path, name):
     given, keys = CASES[name][0](), CASES[name][1]
     data = save(**{"y": np.array(["no", "yes"] * 30)} | given)

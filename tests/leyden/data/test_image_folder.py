@@ -292,6 +292,7 @@ def test_what_has_changed_is_noticed(cache, data, tmp_path, monkeypatch):
     assert len(list((tmp_path / "data" / "image_folder").glob("*.u8"))) == cache, "an old cache is deleted"
 
 
+@pytest.mark.slow
 def test_a_damaged_memory_is_made_anew(data, tmp_path):
     root = fill(tmp_path / "root")
     facts = data(root).facts

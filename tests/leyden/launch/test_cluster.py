@@ -163,6 +163,7 @@ def test_launchers_of_hydra_start_ranks(command, tmp_path, launcher, seeds):
     assert {record["world_size"] for record in records(tmp_path)} == {2}
 
 
+@pytest.mark.slow
 def test_a_sweep_under_torchrun_is_refused(command):
     refused = command("train.py", "-m", "seed=1,2", env=os.environ | {"RANK": "0", "WORLD_SIZE": "1",
                       "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29871"})  # fmt: skip
@@ -228,6 +229,7 @@ with cluster.awaited():
 """
 
 
+@pytest.mark.slow
 def test_a_signal_ends_a_rank_that_waits_for_the_others():
     env = os.environ | {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     env["PYTHONPATH"] = str(paths.PROJECT / "src")

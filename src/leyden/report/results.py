@@ -132,7 +132,7 @@ def judged(runs: DataFrame, metric: str) -> tuple[DataFrame, str | None]:
         raise UserError(f"No run has the metric {metric}; what there is: {listed(near) or 'none yet'}.")
     name = metric.rpartition("/")[2]
     same = runs[[str(monitor).rpartition("/")[2] == name for monitor in runs.monitor]]
-    mode = next((mode for mode in same.get("checkpoint.mode", []) if mode in ("min", "max")), direction(name))
+    mode = next((mode for mode in same.get("checkpoint.mode", []) if mode in ("min", "max")), direction(metric))
     best = (runs.monitor == metric) | (runs.objective == metric) | metric.startswith("test/")
     return runs.assign(value=runs.get(metric), epoch=runs.best_epoch.where(best)), mode
 

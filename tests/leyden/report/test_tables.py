@@ -31,7 +31,9 @@ def test_only_what_differs_is_a_column_and_the_best_comes_first(tmp_path):
     assert made.rows["optimizer.lr"].tolist() == [0.01, 0.001, 0.1]
 
 
-@pytest.mark.parametrize("keys", [{"objective": "val/loss"}, {"checkpoint.mode": "min"}])
+@pytest.mark.parametrize(
+    "keys", [{"objective": "val/loss"}, {"objective": "val/loss/dataloader_idx_1"}, {"checkpoint.mode": "min"}]
+)
 def test_less_is_better_for_a_loss_or_where_the_config_says_so(tmp_path, keys):
     runs = make(tmp_path, *((v, keys | {"optimizer.lr": v}) for v in (0.5, 0.2, 0.9)))
     assert values(tables(runs)[0]) == [0.2, 0.5, 0.9]

@@ -90,7 +90,7 @@ class Slurm(Base):
             with contextlib.redirect_stderr(io.StringIO()):  # the error says it, too
                 return executor.map_array(self, *zip(*rows, strict=True))
         except (RuntimeError, ValueError) as error:  # of submitit
-            for path in self.folder.parent.iterdir():
+            for path in self.folder.parent.glob("*"):
                 if path.is_file() and not path.is_symlink():  # as those of earlier jobs are
                     path.unlink()
 

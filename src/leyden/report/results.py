@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from functools import lru_cache
@@ -38,10 +39,9 @@ def curves(run: Path | str) -> DataFrame:
 
 
 def read_all(places: Iterable[Path | str], logs: Path) -> DataFrame:
-    """The runs in folders and below, each once; a folder may be one of the project, or a name=.
+    """The runs in folders and below, each once; a folder may be one of the project, or a name=. UserError without any.
 
-    Columns are FACTS, the keys of the config but for references, and metrics: of the objective the best value, else the
-    last. UserError where there is no folder, or no run.
+    Columns are FACTS, keys of the config but for references, and metrics: the objective's best value, others' last.
     """
     folders: dict[Path, None] = {}
     for place in places:
@@ -49,6 +49,8 @@ def read_all(places: Iterable[Path | str], logs: Path) -> DataFrame:
         if not (found := [path for path in near if path.is_dir()]):
             raise UserError(f"{place} is no folder; type a run, or a folder of runs, as logs/train.")
         folders |= dict.fromkeys(run_folders(found[0]))
+    if len(folders) > 1000:  # takes over 2 s
+        print(f"reading {len(folders):,} runs", file=sys.stderr)
     rows = [row for row in map(read, folders) if row]
     if not rows:
         raise UserError(f"There is no run in {listed(places)}.")

@@ -27,6 +27,7 @@ def test_order_matters():
     assert not torch.allclose(net((values, lengths)), net((values.flip(1), lengths)), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_any_length():
     assert Transformer([None, 2], 3)((torch.randn(1, 3000, 2), torch.tensor([3000]))).isfinite().all()
 

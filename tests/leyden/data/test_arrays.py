@@ -220,6 +220,7 @@ def test_every_command_takes_such_a_run(save, trained, typed, tmp_path, name):
     assert status == 2 and "The data is not what the run was trained on" in err
 
 
+@pytest.mark.slow
 def test_a_resumed_run_ends_in_the_same_bits(save, trained, typed):
     data = save(x=images(90, 8, 8), y=np.arange(90) % 3)
     keys = ["data=arrays", f"data.path={data.path}", f"data_dir={data.data_dir}", "model=mlp", "scheduler=constant"]

@@ -60,6 +60,7 @@ def test_a_head_that_starts_at_zero_is_not_named(train, plant):
     assert "Gradients" not in (train(*OFTEN) / "train.log").read_text()
 
 
+@pytest.mark.slow
 def test_the_norm_is_that_of_the_whole_batch_before_clipping(train):
     """Of two batches of 16 that accumulate as of one of 32, clipped or not."""
     keys = [ON, "data.num_samples=96", "model.dropout=0", "trainer.max_steps=1", "trainer.max_epochs=1"]

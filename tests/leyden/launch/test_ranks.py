@@ -137,6 +137,7 @@ def test_all_devices_of_a_machine_without_gpus():
         assert ranks.count(OmegaConf.create(trainer)) == processes
 
 
+@pytest.mark.slow
 def test_only_all_devices_are_counted_and_torch_is_asked_only_where_there_may_be_gpus(folder):
     program = """
         import sys
@@ -346,6 +347,7 @@ def test_a_signal_before_anybody_catches_it(number, folder):
     nothing_left(folder)
 
 
+@pytest.mark.slow
 def test_a_second_signal_kills(folder):
     with job(folder, "signal.signal(15, signal.SIG_IGN)\n(here / f'{rank}.deaf').touch()\ntime.sleep(600)") as process:
         until(lambda: len(list(folder.glob("*.deaf"))) == 2)

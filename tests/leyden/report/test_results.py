@@ -157,3 +157,10 @@ def test_what_many_runs_share_is_read_once_and_each_keeps_its_own(tmp_path):
     found = runs_in(tmp_path)
     assert found.seed.tolist() == [0, 1, 2] and found["optimizer.lr"].tolist() == [0.0, 0.1, 0.2]
     assert found.note.tolist() == ["a\n\nb: c"] * 3 and results.section.cache_info().hits > 10
+
+
+@pytest.mark.slow
+def test_a_long_reading_is_announced(tmp_path, capsys):
+    for number in range(1001):
+        write(tmp_path / str(number))
+    assert len(runs_in(tmp_path)) == 1001 and "reading 1,001 runs" in capsys.readouterr().err

@@ -184,6 +184,7 @@ def test_a_module_that_saves_all_its_arguments_is_tested_and_goes_on(configure):
     assert checkpoints.read(run / "checkpoints" / "last.ckpt")["global_step"] == 2 * metrics["best"]["step"]
 
 
+@pytest.mark.slow
 def test_weights_of_a_compiled_part_fit_one_that_is_not(tmp_path):
     plain, compiled = (nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1)) for _ in range(2))
     compiled[0] = torch.compile(compiled[0])

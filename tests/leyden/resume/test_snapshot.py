@@ -209,6 +209,7 @@ class Plain(LightningModule):
         return torch.optim.SGD(self.parameters(), 0.1)
 
 
+@pytest.mark.slow
 def test_what_a_task_of_another_kind_averages_goes_on(broken, configure):
     def change(cfg):
         cfg.task, cfg.trusted = {"_target_": f"{__name__}.Plain", "model": "${model}"}, [__name__]

@@ -51,6 +51,7 @@ def test_a_slow_loader_is_named_once_with_its_key(train, slow):
     assert all(0 < float(row["time/waiting"]) <= 1 and float(row["time/step_seconds"]) > 0.03 for row in rows(run))
 
 
+@pytest.mark.slow
 def test_a_validation_is_no_step(train, monkeypatch):
     from lab.tasks.classification import Classification
 
